@@ -1,0 +1,2 @@
+//! The foretoken command line.
+fn main() {}

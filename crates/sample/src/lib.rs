@@ -1,0 +1,22 @@
+//! Logits to tokens on MLX: penalties, filters, distributions and seeded draws.
+//!
+//! Nothing in this crate evaluates an array: everything it returns is lazy, so that a whole round of
+//! speculative decoding costs one wait. The order is fixed: penalties, top-k, temperature and softmax,
+//! top-p, min-p, renormalisation.
+//!
+//! # Shapes
+//! n rows, V vocabulary, D logit columns (V, or a head's own draft vocabulary), k kept candidates.
+
+mod distribution;
+mod error;
+mod history;
+mod noise;
+mod options;
+mod sampler;
+
+pub use distribution::Distribution;
+pub use error::{Result, SampleError};
+pub use history::History;
+pub use noise::{SplitMix64, noise, uniform};
+pub use options::{RuleChoice, SamplingOptions, Seed};
+pub use sampler::{Logprobs, Rows, Sampler, finite_rows, logprobs};

@@ -1,0 +1,99 @@
+//! The contract for drafters.
+//!
+//! A [`Drafter`] lives as long as the loaded model and opens one [`DraftSession`] per request. The
+//! session hears one ordered stream: the runs that were committed to the target, from prefill on,
+//! without gaps. Between them it may be asked to propose.
+
+use foretoken_cache::CacheSet;
+use foretoken_model_base::{DraftVocabulary, Model};
+use mlx_rs::Array;
+
+use crate::DraftError;
+
+/// What a call may look at; lent for that call only.
+pub struct DraftCx<'a> {
+    /// The target.
+    pub model: &'a dyn Model,
+    /// The target's caches, read-only.
+    pub target: &'a CacheSet,
+    /// The drafter's own caches, when it makes any. They belong to the request.
+    pub own: Option<&'a mut CacheSet>,
+}
+
+/// Facts that the engine and the prefix cache rely on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrafterFacts {
+    /// The name shown in statistics, for example `mtp-seq`.
+    pub name: &'static str,
+    /// The deepest proposal this drafter can make.
+    pub max_depth: usize,
+    /// How many tokens past a slot its own state of that slot depends on.
+    pub look_ahead: usize,
+    /// Whether committed runs must carry hidden states.
+    pub needs_hidden: bool,
+}
+
+/// The persistent half of a drafter: weights and facts, no request state.
+pub trait Drafter {
+    /// Fixed facts.
+    fn facts(&self) -> &DrafterFacts;
+    /// Empty caches of its own for one request; `None` when it keeps none.
+    fn make_caches(&self) -> Option<CacheSet> {
+        None
+    }
+    /// Opens a session whose first committed slot will be `at`; its own caches rest level with that.
+    fn open(&self, at: usize) -> Result<Box<dyn DraftSession>, DraftError>;
+}
+
+/// Tokens that were committed to the target, and what the target thought at their slots.
+#[derive(Debug, Clone, Copy)]
+pub struct CommittedRun<'a> {
+    /// The tokens, at least one.
+    pub ids: &'a [u32],
+    /// The target's `Hidden.aux` at these slots [1,n,E], when the drafter asked for it.
+    pub hidden: Option<&'a Array>,
+    /// The slot of the first token.
+    pub slot: usize,
+}
+
+/// One request's half of a drafter.
+///
+/// Order of calls: `committed` for each run in slot order; any number of `propose` between them, each
+/// followed by exactly one `committed`; `settle` once; `finish`. A session stores nothing that a
+/// context lends it.
+pub trait DraftSession {
+    /// Offers up to `out.room()` tokens that may follow `current`, the last token, not yet forwarded.
+    /// Offering nothing is always right, and the only right answer before any committed row.
+    fn propose(
+        &mut self,
+        cx: &mut DraftCx<'_>,
+        current: u32,
+        out: &mut dyn DraftSink,
+    ) -> Result<(), DraftError>;
+    /// Hears a committed run. A gap in the slots is an error.
+    fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError>;
+    /// Brings the own caches level with the target's, once, before `finish`: with the next token the
+    /// pair left open at the frontier is completed; without one (error, cancel) the engine rewinds
+    /// both cache sets to the last complete pair.
+    fn settle(&mut self, _cx: &mut DraftCx<'_>, _next: Option<u32>) -> Result<(), DraftError> {
+        Ok(())
+    }
+    /// Ends the session.
+    fn finish(self: Box<Self>) -> Result<(), DraftError> {
+        Ok(())
+    }
+}
+
+/// Where a proposal goes. The engine draws; the drafter only says from which logits.
+pub trait DraftSink {
+    /// How many more tokens this round takes.
+    fn room(&self) -> usize;
+    /// Draws one token per row with the request's own options and randomness, and records what it was
+    /// drawn from. Several rows are a block: none of them sees the others' tokens.
+    ///
+    /// # Shapes
+    /// `logits` [1,n,D] → target ids [1,n] uint32, lazy.
+    fn draw(&mut self, logits: &Array, vocabulary: Option<&DraftVocabulary>) -> Result<Array, DraftError>;
+    /// Offers tokens that are certain, as a look-up does.
+    fn known(&mut self, ids: &[u32]) -> Result<(), DraftError>;
+}

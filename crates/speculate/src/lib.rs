@@ -1,0 +1,17 @@
+//! Lossless speculative decoding: the contract for drafters, and the engine that runs them.
+//!
+//! A drafter proposes tokens; it never draws one, never states a distribution and never writes the
+//! target's caches. The engine validates a proposal with one target forward and one wait, rolls every
+//! cache back to what was kept, and reports the committed run to the drafter. No drafter is named here.
+
+mod decoder;
+mod depth;
+mod drafter;
+mod error;
+mod stats;
+
+pub use decoder::{Decoder, Provenance, RequestState, Run, Token, TokenLogprobs, make_decoder};
+pub use depth::DraftPolicy;
+pub use drafter::{CommittedRun, DraftCx, DraftSession, DraftSink, Drafter, DrafterFacts};
+pub use error::{DraftError, Result, SpeculateError};
+pub use stats::Statistics;
