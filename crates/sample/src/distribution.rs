@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use mlx_rs::Array;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, ops};
 
-use crate::Result;
+use crate::arrays::{column, columns, never, pick, positions, scalar, word};
+use crate::{Result, SampleError};
 
 /// n rows of probabilities over token ids, kept as log probabilities.
 ///
@@ -34,7 +36,10 @@ pub enum Distribution {
 impl Distribution {
     /// The number of rows.
     pub fn rows(&self) -> usize {
-        unimplemented!()
+        match self {
+            Self::Dense { logprobs } | Self::Sparse { logprobs, .. } => logprobs.dim(0) as usize,
+            Self::Point { ids } => ids.dim(0) as usize,
+        }
     }
 
     /// The probability of one id per row.
@@ -42,30 +47,125 @@ impl Distribution {
     /// # Shapes
     /// `ids` [n] → [n] float32.
     pub fn prob(&self, ids: &Array) -> Result<Array> {
-        unimplemented!("{ids:?}")
+        let rows = self.rows() as i32;
+        if ids.shape() != [rows] {
+            return Err(shape("ids", format!("[{rows}]"), format!("{:?}", ids.shape())));
+        }
+        match self {
+            Self::Dense { logprobs } => Ok(pick(logprobs, ids)?.exp()?),
+            Self::Sparse { ids: own, logprobs } => {
+                let found = ops::select(own.eq(column(ids)?)?, logprobs.exp()?, scalar(0.0))?;
+                Ok(found.sum_axis(-1, false)?)
+            }
+            Self::Point { ids: own } => Ok(own.eq(ids)?.as_dtype(Dtype::Float32)?),
+        }
     }
 
-    /// The normalised positive part of `self − draft`, row by row. Where that is empty or not finite the row
-    /// is `self`, so that a broken draft row can never bring back the token it proposed.
-    pub fn residual(&self, draft: &Distribution) -> Result<Distribution> {
-        unimplemented!("{draft:?}")
+    /// Whether each row has an id that can be drawn; false for rows of NaN.
+    ///
+    /// # Shapes
+    /// → [n] bool.
+    pub fn support(&self) -> Result<Array> {
+        match self {
+            Self::Dense { logprobs } | Self::Sparse { logprobs, .. } => {
+                Ok(logprobs.gt(never())?.any_axis(-1, false)?)
+            }
+            Self::Point { ids } => Ok(ops::ones_dtype(ids.shape(), Dtype::Bool)?),
+        }
     }
 
     /// Some of the rows.
     pub fn slice(&self, rows: Range<usize>) -> Result<Distribution> {
-        unimplemented!("{rows:?}")
+        if rows.start > rows.end || rows.end > self.rows() {
+            return Err(shape("rows", format!("a range within 0..{}", self.rows()), format!("{rows:?}")));
+        }
+        let range = rows.start as i32..rows.end as i32;
+        let cut = |array: &Array| array.try_index(range.clone());
+        Ok(match self {
+            Self::Dense { logprobs } => Self::Dense { logprobs: cut(logprobs)? },
+            Self::Sparse { ids, logprobs } => Self::Sparse { ids: cut(ids)?, logprobs: cut(logprobs)? },
+            Self::Point { ids } => Self::Point { ids: cut(ids)? },
+        })
     }
 
     /// Rows of several distributions one after the other, of the narrowest kind that holds them all.
+    ///
+    /// Dense parts must be equally wide and hold every id of the others.
     pub fn concat(parts: &[&Distribution]) -> Result<Distribution> {
-        unimplemented!("{parts:?}")
+        let Some(&first) = parts.first() else {
+            return Err(shape("distributions", "at least one".into(), "none".into()));
+        };
+        if parts.len() == 1 {
+            return Ok(first.clone());
+        }
+        let dense = parts.iter().filter(|part| matches!(part, Self::Dense { .. }));
+        if let Some(width) = dense.map(|part| part.width()).max() {
+            let rows = parts.iter().map(|part| part.dense(width)).collect::<Result<Vec<_>>>()?;
+            return Ok(Self::Dense { logprobs: join(&rows)? });
+        }
+        if parts.iter().all(|part| matches!(part, Self::Point { .. })) {
+            let ids = parts.iter().map(|part| Ok(part.sparse()?.0.squeeze_axes(&[-1])?));
+            return Ok(Self::Point { ids: join(&ids.collect::<Result<Vec<_>>>()?)? });
+        }
+        let width = parts.iter().map(|part| part.width()).max().unwrap_or(1);
+        let (mut ids, mut logprobs) = (Vec::new(), Vec::new());
+        for part in parts {
+            let (own, values) = part.sparse()?;
+            let wider = [(0, 0), (0, width - values.dim(-1))];
+            ids.push(ops::pad(own, &wider, None, None)?);
+            logprobs.push(ops::pad(values, &wider, never(), None)?);
+        }
+        Ok(Self::Sparse { ids: join(&ids)?, logprobs: join(&logprobs)? })
     }
 
-    /// One id per row: argmax(log p + noise(seed, first_slot + row, id)).
-    ///
-    /// # Shapes
-    /// → [n] uint32.
-    pub fn draw(&self, seed: u64, first_slot: usize) -> Result<Array> {
-        unimplemented!("{seed} {first_slot}")
+    /// Columns per row; a point counts as one.
+    pub(crate) fn width(&self) -> i32 {
+        match self {
+            Self::Dense { logprobs } | Self::Sparse { logprobs, .. } => logprobs.dim(-1),
+            Self::Point { .. } => 1,
+        }
     }
+
+    /// Log probabilities with one column per id → [n,width] float32.
+    pub(crate) fn dense(&self, width: i32) -> Result<Array> {
+        match self {
+            Self::Dense { logprobs } if logprobs.dim(-1) == width => Ok(logprobs.clone()),
+            Self::Dense { logprobs } => {
+                Err(shape("dense rows", format!("[n,{width}]"), format!("{:?}", logprobs.shape())))
+            }
+            Self::Point { ids } => {
+                let hit = positions(width)?.eq(column(ids)?)?;
+                Ok(ops::select(hit, scalar(0.0), never())?)
+            }
+            Self::Sparse { ids, logprobs } => {
+                // Padding may repeat an id of the row, so it goes to one column more, which is cut off.
+                let places = ops::select(logprobs.eq(never())?, word(width as u32), ids)?;
+                let empty = ops::full::<f32>(&[logprobs.dim(0), width + 1], never())?;
+                Ok(columns(&empty.put_along_axis(places, logprobs, -1)?, 0..width)?)
+            }
+        }
+    }
+
+    /// Ids and log probabilities [n,k] of a sparse or point distribution.
+    pub(crate) fn sparse(&self) -> Result<(Array, Array)> {
+        match self {
+            Self::Sparse { ids, logprobs } => Ok((ids.clone(), logprobs.clone())),
+            Self::Point { ids } => {
+                let certain = ops::zeros_dtype(&[ids.dim(0), 1], Dtype::Float32)?;
+                Ok((column(ids)?, certain))
+            }
+            Self::Dense { logprobs } => {
+                let ids = ops::broadcast_to(positions(logprobs.dim(-1))?, logprobs.shape())?;
+                Ok((ids, logprobs.clone()))
+            }
+        }
+    }
+}
+
+fn join(parts: &[Array]) -> Result<Array> {
+    Ok(ops::concatenate(&parts.iter().collect::<Vec<_>>(), 0)?)
+}
+
+fn shape(what: &'static str, expected: String, got: String) -> SampleError {
+    SampleError::Shape { what, expected, got }
 }

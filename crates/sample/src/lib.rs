@@ -7,16 +7,25 @@
 //! # Shapes
 //! n rows, V vocabulary, D logit columns (V, or a head's own draft vocabulary), k kept candidates.
 
+#![deny(missing_docs)]
+
+mod arrays;
 mod distribution;
+mod draw;
 mod error;
+mod filter;
 mod history;
+mod logprobs;
 mod noise;
 mod options;
+mod penalties;
+mod residual;
 mod sampler;
 
 pub use distribution::Distribution;
 pub use error::{Result, SampleError};
 pub use history::History;
+pub use logprobs::{Logprobs, finite_rows, logprobs};
 pub use noise::{SplitMix64, noise, uniform};
 pub use options::{RuleChoice, SamplingOptions, Seed};
-pub use sampler::{Logprobs, Rows, Sampler, finite_rows, logprobs};
+pub use sampler::{Rows, Sampler};

@@ -68,16 +68,22 @@ impl SamplingOptions {
         }
     }
 
-    /// Checks every range; the first option out of its range is the error.
+    /// Checks every range; the first option out of its range is the error. NaN is in no range.
     pub fn validate(&self) -> Result<()> {
-        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return Err(SampleError::Option {
-                what: "temperature",
-                expected: "a finite number of at least 0",
-                got: self.temperature.to_string(),
-            });
-        }
-        Ok(())
+        let penalty = |value: f32| (-100.0..=100.0).contains(&value);
+        check("temperature", "a finite number of at least 0", self.temperature, |t| {
+            t.is_finite() && t >= 0.0
+        })?;
+        check("top_p", "a number above 0 and at most 1 (1 keeps all)", self.top_p, |p| p > 0.0 && p <= 1.0)?;
+        check("min_p", "a number from 0 to 1 (0 drops none)", self.min_p, |p| (0.0..=1.0).contains(&p))?;
+        check("repeat_penalty", "a number from 0.01 to 100 (1 is off)", self.repeat_penalty, |r| {
+            (0.01..=100.0).contains(&r)
+        })?;
+        let range = "a number from -100 to 100 (0 is off)";
+        check("presence_penalty", range, self.presence_penalty, penalty)?;
+        check("frequency_penalty", range, self.frequency_penalty, penalty)?;
+        let window = "-1 (all), 0 (off) or a number of tokens";
+        check("repeat_last_n", window, self.repeat_last_n, |n| n >= -1)
     }
 
     /// The seed's number, fixed or fresh.
@@ -94,5 +100,17 @@ impl SamplingOptions {
             RuleChoice::Ratio => false,
             RuleChoice::Coupled => true,
         }
+    }
+}
+
+fn check<T: Copy + ToString>(
+    what: &'static str,
+    expected: &'static str,
+    value: T,
+    legal: impl Fn(T) -> bool,
+) -> Result<()> {
+    match legal(value) {
+        true => Ok(()),
+        false => Err(SampleError::Option { what, expected, got: value.to_string() }),
     }
 }
