@@ -1,0 +1,141 @@
+//! What a caller hears. Plain data: events cross threads and hold no arrays.
+
+use std::ops::ControlFlow;
+
+use foretoken_speculate::{Provenance, Statistics, TokenLogprobs};
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// An end token, or a stop string that the sink found.
+    Stop,
+    /// The budget or the context is used up.
+    Length,
+    /// The caller went away or asked for an end.
+    Cancelled,
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The request cannot be served by this model; nothing was evaluated.
+    Request,
+    /// Something went wrong while serving.
+    Runtime,
+}
+
+/// One step of a request's life. The last event is exactly one of [`Event::Done`] and [`Event::Failed`].
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Prompt tokens evaluated so far, of those that prefill evaluates (all but the last).
+    Prefill {
+        /// Evaluated so far.
+        done: usize,
+        /// To be evaluated before decoding starts.
+        total: usize,
+    },
+    /// The next token of the answer.
+    Token {
+        /// The id.
+        id: u32,
+        /// Log probabilities, when asked for.
+        logprobs: Option<TokenLogprobs>,
+        /// How the token came about.
+        provenance: Provenance,
+    },
+    /// The drafter failed; the rest of this answer is decoded plainly. Said once.
+    SpeculationEnded {
+        /// The drafter's own words.
+        reason: String,
+    },
+    /// The answer is complete.
+    Done(Box<Report>),
+    /// The request failed. Tokens that came before are good.
+    Failed {
+        /// What happened, and the next step to take.
+        message: String,
+        /// Whose fault it is.
+        kind: FailureKind,
+    },
+}
+
+/// Token counts of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens streamed: without the end token and without anything past the stop.
+    pub completion_tokens: usize,
+    /// Prompt tokens whose state was already there.
+    pub cached_tokens: usize,
+}
+
+/// Where the time of a request went.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Timing {
+    /// Loading the model, once per process.
+    pub load_seconds: f64,
+    /// Evaluating the prompt, all but its last token.
+    pub prefill_seconds: f64,
+    /// Producing the answer.
+    pub decode_seconds: f64,
+    /// Prompt tokens that prefill evaluated.
+    pub prefilled_tokens: usize,
+    /// Tokens streamed.
+    pub decoded_tokens: usize,
+}
+
+impl Timing {
+    /// Prompt tokens per second; 0 when there were none.
+    pub fn prefill_tokens_per_second(&self) -> f64 {
+        rate(self.prefilled_tokens, self.prefill_seconds)
+    }
+
+    /// Streamed tokens per second; 0 when there were none.
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        rate(self.decoded_tokens, self.decode_seconds)
+    }
+}
+
+fn rate(count: usize, seconds: f64) -> f64 {
+    if count == 0 || seconds <= 0.0 { 0.0 } else { count as f64 / seconds }
+}
+
+/// What is known about a request when it is done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// Why the answer ended.
+    pub finish_reason: FinishReason,
+    /// Token counts.
+    pub usage: Usage,
+    /// Where the time went.
+    pub timing: Timing,
+    /// What speculation did.
+    pub statistics: Statistics,
+    /// The drafter that served the request; absent when it was decoded plainly.
+    pub drafter: Option<&'static str>,
+    /// What decoding would have taken plainly, from the rounds of this request that drafted nothing;
+    /// absent until three of them were measured.
+    pub estimated_plain_seconds: Option<f64>,
+    /// The most bytes that MLX held at one time while serving this request, weights included.
+    pub peak_memory: usize,
+}
+
+/// Where a request's events go.
+///
+/// Called on the worker thread, so it should return quickly. An answer of `Break` ends the request: no
+/// further token is produced and the reason becomes the answer's finish reason. The answer to the last
+/// event is ignored.
+pub trait TokenSink {
+    /// Hears one event.
+    fn event(&mut self, event: Event) -> ControlFlow<FinishReason>;
+}
+
+impl<F: FnMut(Event) -> ControlFlow<FinishReason>> TokenSink for F {
+    fn event(&mut self, event: Event) -> ControlFlow<FinishReason> {
+        self(event)
+    }
+}

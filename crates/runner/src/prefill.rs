@@ -1,0 +1,61 @@
+//! Evaluates the prompt in chunks and leaves its last token for decode.
+
+use std::ops::ControlFlow;
+
+use foretoken_model_base::{Batch, Hidden, Model};
+use foretoken_speculate::{Decoder, RequestState};
+use mlx_rs::transforms::eval;
+
+use crate::{Event, FinishReason, Result, TokenSink, memory};
+
+/// Tokens per chunk: large enough for full speed, small enough to cancel soon and to bound memory.
+pub const PREFILL_CHUNK: usize = 2048;
+
+/// Forwards all but the last prompt token, `chunk` tokens at a time, and reports every chunk to the
+/// decoder. The sink may cancel before the first chunk and after each one.
+pub(crate) fn prefill(
+    model: &dyn Model,
+    state: &mut RequestState,
+    decoder: &mut dyn Decoder,
+    chunk: usize,
+    sink: &mut dyn TokenSink,
+) -> Result<ControlFlow<FinishReason>> {
+    let prompt = state.history.ids()[..state.prompt_tokens.saturating_sub(1)].to_vec();
+    let total = prompt.len();
+    let mut done = state.target.offset();
+    loop {
+        if let ControlFlow::Break(reason) = sink.event(Event::Prefill { done, total }) {
+            return Ok(ControlFlow::Break(reason));
+        }
+        if done >= total {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let ids = &prompt[done..total.min(done + chunk.max(1))];
+        let hidden = forward(model, state, ids)?;
+        // Only rows that were really evaluated count as committed.
+        if let Err(error) = eval([&hidden.last, &hidden.aux]) {
+            state.target.poison(error.what());
+            return Err(error.into());
+        }
+        decoder.prefilled(state, ids, &hidden.aux, done)?;
+        done += ids.len();
+        drop(hidden);
+        memory::clear_buffers()?;
+    }
+}
+
+/// Appends `ids` to the target's caches, or leaves the caches as they were.
+fn forward(model: &dyn Model, state: &mut RequestState, ids: &[u32]) -> Result<Hidden> {
+    let at = state.target.begin()?;
+    let built = Batch::from_ids(ids, at).and_then(|batch| model.forward(&batch, &mut [&mut state.target]));
+    match built {
+        Ok(hidden) => {
+            state.target.commit(ids.len())?;
+            Ok(hidden)
+        }
+        Err(error) => {
+            state.target.rollback()?;
+            Err(error.into())
+        }
+    }
+}

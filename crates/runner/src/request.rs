@@ -1,0 +1,45 @@
+//! What a caller asks for. Plain data: it crosses threads and holds no arrays.
+
+use foretoken_sample::SamplingOptions;
+use foretoken_speculate::DraftPolicy;
+
+/// One request for tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The prompt, at least one id.
+    pub prompt: Vec<u32>,
+    /// The most tokens to produce. Absent or 0 means the room left in the model's context, which is the
+    /// limit in any case.
+    pub max_tokens: Option<usize>,
+    /// How tokens are drawn.
+    pub sampling: SamplingOptions,
+    /// Tokens that end the answer. They are recorded, but neither streamed nor counted.
+    pub ends: Vec<u32>,
+    /// The depth policy; absent means the runner's own.
+    pub policy: Option<DraftPolicy>,
+    /// Whether a loaded drafter may be used at all.
+    pub speculate: bool,
+}
+
+impl Request {
+    /// A greedy request that fills the context, speculating when a drafter is loaded.
+    pub fn greedy(prompt: impl Into<Vec<u32>>) -> Self {
+        Self {
+            prompt: prompt.into(),
+            max_tokens: None,
+            sampling: SamplingOptions::greedy(),
+            ends: Vec::new(),
+            policy: None,
+            speculate: true,
+        }
+    }
+
+    /// The most tokens that a model with this context length may produce for this request.
+    pub fn budget(&self, context_length: usize) -> usize {
+        let room = context_length.saturating_sub(self.prompt.len());
+        match self.max_tokens {
+            None | Some(0) => room,
+            Some(asked) => asked.min(room),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A loaded model with its drafter: checks a request, prefills, decodes, reports.
+
+use std::{ops::ControlFlow, rc::Rc, time::Instant};
+
+use foretoken_model_base::{MTPDefaults, Model};
+use foretoken_sample::Sampler;
+use foretoken_speculate::{Decoder, DraftPolicy, Drafter, RequestState, make_decoder};
+
+use crate::{
+    Event, FinishReason, PREFILL_CHUNK, Report, Request, Result, RunnerError, Timing, TokenSink, Usage,
+    decode::{Decoded, decode},
+    memory::{self, MemoryUse},
+    prefill::prefill,
+};
+
+/// Serves requests one after the other on the thread that built it.
+///
+/// It keeps nothing of a request: caches are made per request and dropped with it, so a request that
+/// failed cannot touch the next one.
+pub struct Runner {
+    pub(crate) model: Rc<dyn Model>,
+    drafter: Option<Rc<dyn Drafter>>,
+    policy: DraftPolicy,
+    pub(crate) chunk: usize,
+    load_seconds: f64,
+}
+
+/// What is left when a request has ended, well or badly.
+pub(crate) struct Outcome {
+    /// The state at rest; absent when the request was refused.
+    pub(crate) state: Option<RequestState>,
+    pub(crate) result: Result<Report>,
+}
+
+/// The policy for a model whose user did not choose one: the model's initial depth, held constant, cut
+/// to what the drafter can do; 0 when the model prefers plain decoding.
+pub fn default_policy(model: &dyn Model, drafter: &dyn Drafter) -> DraftPolicy {
+    let defaults = MTPDefaults::resolve(model.mtp_defaults());
+    let depth = defaults.initial_draft_tokens.min(drafter.facts().max_depth);
+    DraftPolicy::Constant(if defaults.enabled { depth } else { 0 })
+}
+
+impl Runner {
+    /// A runner that decodes plainly.
+    pub fn new(model: Rc<dyn Model>) -> Self {
+        Self {
+            model,
+            drafter: None,
+            policy: DraftPolicy::Constant(0),
+            chunk: PREFILL_CHUNK,
+            load_seconds: 0.0,
+        }
+    }
+
+    /// Adds a drafter; without a policy, [`default_policy`].
+    pub fn with_drafter(mut self, drafter: Rc<dyn Drafter>, policy: Option<DraftPolicy>) -> Self {
+        self.policy = policy.unwrap_or_else(|| default_policy(self.model.as_ref(), drafter.as_ref()));
+        self.drafter = Some(drafter);
+        self
+    }
+
+    /// Prefills in chunks of this many tokens instead of [`PREFILL_CHUNK`].
+    pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
+        self.chunk = tokens.max(1);
+        self
+    }
+
+    /// Reports this as the time that loading took.
+    pub fn with_load_seconds(mut self, seconds: f64) -> Self {
+        self.load_seconds = seconds;
+        self
+    }
+
+    /// The model.
+    pub fn model(&self) -> &dyn Model {
+        self.model.as_ref()
+    }
+
+    /// The drafter, when one is loaded.
+    pub fn drafter(&self) -> Option<&dyn Drafter> {
+        self.drafter.as_deref()
+    }
+
+    /// Serves one request. The sink hears every event, the last of which is exactly one `Done` or
+    /// `Failed`; the same report or error is returned.
+    pub fn generate(&mut self, request: &Request, sink: &mut dyn TokenSink) -> Result<Report> {
+        let outcome = self.serve(request, sink);
+        drop(outcome.state);
+        // Whatever happened, the next request starts with an empty buffer cache.
+        let result = outcome.result.and_then(|report| memory::clear_buffers().map(|()| report));
+        let last = match &result {
+            Ok(report) => Event::Done(Box::new(report.clone())),
+            Err(error) => Event::Failed { message: error.to_string(), kind: error.kind() },
+        };
+        // There is nothing left to end, so the answer does not matter.
+        let _ = sink.event(last);
+        result
+    }
+
+    /// Serves one request and hands its state back at rest.
+    pub(crate) fn serve(&self, request: &Request, sink: &mut dyn TokenSink) -> Outcome {
+        let opened = self.open(request);
+        let (mut state, mut decoder) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Outcome { state: None, result: Err(error) },
+        };
+        let answered = self.answer(request, &mut state, decoder.as_mut(), sink);
+        let statistics = decoder.statistics().clone();
+        let finished = decoder.finish(&mut state);
+        let result = answered.and_then(|(decoded, timing)| {
+            finished?;
+            Ok(self.report(request, decoded, timing, statistics)?)
+        });
+        Outcome { state: Some(state), result }
+    }
+
+    /// Checks the ids before anything is evaluated: at least one, at most `limit`, all known.
+    pub(crate) fn check_prompt(&self, prompt: &[u32], limit: usize) -> Result<()> {
+        let facts = self.model.facts();
+        let (vocabulary, context) = (facts.vocabulary, facts.context_length);
+        if prompt.is_empty() {
+            return Err(RunnerError::EmptyPrompt { expected: 1 });
+        }
+        if prompt.len() > limit {
+            return Err(RunnerError::PromptTooLong { got: prompt.len(), limit, context });
+        }
+        match prompt.iter().position(|&id| id as usize >= vocabulary) {
+            Some(index) => Err(RunnerError::TokenOutOfRange { index, got: prompt[index], vocabulary }),
+            None => Ok(()),
+        }
+    }
+
+    fn open(&self, request: &Request) -> Result<(RequestState, Box<dyn Decoder>)> {
+        let facts = self.model.facts();
+        let sampler = Sampler::new(request.sampling.clone(), facts.vocabulary)?;
+        self.check_prompt(&request.prompt, facts.context_length.saturating_sub(1))?;
+        memory::begin_request()?;
+        let drafter = self.drafter_for(request);
+        let policy = self.policy_for(request);
+        let mut ends = request.ends.clone();
+        ends.sort_unstable();
+        ends.dedup();
+        let model = self.model.as_ref();
+        let state = RequestState::new(model, drafter.as_deref(), sampler, &request.prompt, &ends)?;
+        let decoder = make_decoder(self.model.clone(), drafter, policy, &state)?;
+        Ok((state, decoder))
+    }
+
+    /// The drafter that a request may use. Log probabilities are reported by the plain decoder only.
+    fn drafter_for(&self, request: &Request) -> Option<Rc<dyn Drafter>> {
+        let wanted = request.speculate && self.policy_for(request) != DraftPolicy::Constant(0);
+        self.drafter.clone().filter(|_| wanted && request.sampling.logprobs.is_none())
+    }
+
+    fn policy_for(&self, request: &Request) -> DraftPolicy {
+        request.policy.unwrap_or(self.policy)
+    }
+
+    fn answer(
+        &self,
+        request: &Request,
+        state: &mut RequestState,
+        decoder: &mut dyn Decoder,
+        sink: &mut dyn TokenSink,
+    ) -> Result<(Decoded, Timing)> {
+        let started = Instant::now();
+        let flow = prefill(self.model.as_ref(), state, decoder, self.chunk, sink)?;
+        let mut timing = Timing {
+            load_seconds: self.load_seconds,
+            prefill_seconds: started.elapsed().as_secs_f64(),
+            prefilled_tokens: state.target.offset(),
+            ..Timing::default()
+        };
+        let decoded = match flow {
+            ControlFlow::Break(reason) => Decoded::nothing(reason),
+            ControlFlow::Continue(()) => {
+                let started = Instant::now();
+                let budget = request.budget(self.model.facts().context_length);
+                let decoded = decode(state, decoder, budget, sink)?;
+                timing.decode_seconds = started.elapsed().as_secs_f64();
+                decoded
+            }
+        };
+        timing.decoded_tokens = decoded.count;
+        // A token that is still being computed is recorded, not streamed.
+        decoder.drain(state)?;
+        Ok((decoded, timing))
+    }
+
+    fn report(
+        &self,
+        request: &Request,
+        decoded: Decoded,
+        timing: Timing,
+        statistics: foretoken_speculate::Statistics,
+    ) -> Result<Report> {
+        let usage =
+            Usage { prompt_tokens: request.prompt.len(), completion_tokens: decoded.count, cached_tokens: 0 };
+        Ok(Report {
+            finish_reason: decoded.finish_reason,
+            usage,
+            timing,
+            statistics,
+            drafter: self.drafter_for(request).map(|drafter| drafter.facts().name),
+            estimated_plain_seconds: decoded.estimated_plain_seconds,
+            peak_memory: MemoryUse::now()?.peak,
+        })
+    }
+}
+
+impl Decoded {
+    fn nothing(finish_reason: FinishReason) -> Self {
+        Self { finish_reason, count: 0, estimated_plain_seconds: None }
+    }
+}
