@@ -1,6 +1,6 @@
 //! What can go wrong with a cache.
 
-use mlx_rs::error::Exception;
+use mlx_rs::{Dtype, error::Exception};
 
 /// The result of a cache operation.
 pub type Result<T> = std::result::Result<T, CacheError>;
@@ -29,6 +29,16 @@ pub enum CacheError {
         /// The shape given.
         got: String,
     },
+    /// An array of another type than the rows already cached.
+    #[error("{what}: expected {expected:?}, got {got:?}; cast the rows first")]
+    Dtype {
+        /// The array.
+        what: &'static str,
+        /// The type of the cached rows.
+        expected: Dtype,
+        /// The type given.
+        got: Dtype,
+    },
     /// A call in the wrong state, for example a second transaction.
     #[error("{what}: expected {expected}, got {got}")]
     State {
@@ -38,6 +48,26 @@ pub enum CacheError {
         expected: String,
         /// The state found.
         got: String,
+    },
+    /// A snapshot of another model's cache set.
+    #[error("{what}: expected a snapshot of {expected}, got one of {got}; prefill instead")]
+    Foreign {
+        /// The operation.
+        what: &'static str,
+        /// The set that was asked.
+        expected: String,
+        /// The set that the snapshot was taken from.
+        got: String,
+    },
+    /// A snapshot whose rows are gone: its set was dropped or poisoned before they were copied.
+    #[error("the snapshot of slots {from}..{to} is lost ({reason}); drop it and prefill again")]
+    Lost {
+        /// First slot of the snapshot.
+        from: usize,
+        /// One past its last slot.
+        to: usize,
+        /// Why it was lost.
+        reason: String,
     },
     /// An evaluation failed while rows of this set were in flight: drop the set, its contents are unknown.
     #[error("the cache set is poisoned by a failed evaluation ({reason}); drop it and prefill again")]

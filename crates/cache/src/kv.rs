@@ -1,27 +1,22 @@
-//! Full key/value cache in one buffer that grows in steps.
+//! Full key/value cache: every row is kept, in one buffer that grows in steps.
 
-use mlx_rs::{
-    Array,
-    ops::{
-        concatenate,
-        indexing::{TryIndexMutOp, TryIndexOp},
-        zeros_dtype,
-    },
+use std::{fmt, ops::Range};
+
+use mlx_rs::Array;
+
+use crate::{
+    CacheError, LayerCache, LayerSnapshot, Mask, Result, RowsSnapshot, View,
+    rows::{RowsCell, SharedStore},
 };
-
-use crate::{CacheError, LayerCache, Mask, Result, View};
-
-/// Slots added per growth: small enough that a forced copy stays cheap, large enough to be rare.
-pub const GROW_SLOTS: usize = 256;
 
 /// Keys and values of every token so far.
 ///
 /// The buffer is written in place, which MLX does only while this is its sole owner; the views that
-/// [`LayerCache::append`] returns must be dropped before the next append.
-#[derive(Debug, Default)]
+/// [`LayerCache::append`] returns must be dropped before the next append. Going back moves the offset
+/// and nothing else.
+#[derive(Default)]
 pub struct KvCache {
-    /// Keys and values, each [1,K,C,D] with capacity C, once the first rows came.
-    buffers: Option<(Array, Array)>,
+    store: SharedStore,
     offset: usize,
 }
 
@@ -31,41 +26,8 @@ impl KvCache {
         Self::default()
     }
 
-    fn capacity(&self) -> usize {
-        self.buffers.as_ref().map_or(0, |(keys, _)| keys.dim(2) as usize)
-    }
-
-    fn reserve(&mut self, end: usize, keys: &Array, values: &Array) -> Result<()> {
-        if end <= self.capacity() {
-            return Ok(());
-        }
-        let grown = end.div_ceil(GROW_SLOTS) * GROW_SLOTS;
-        let (old_keys, old_values) = match self.buffers.take() {
-            Some((k, v)) => (Some(k), Some(v)),
-            None => (None, None),
-        };
-        self.buffers = Some((grow(old_keys, keys, grown)?, grow(old_values, values, grown)?));
-        Ok(())
-    }
-
-    fn rows(&self, mask: Mask) -> Result<Option<View>> {
-        let Some((keys, values)) = self.buffers.as_ref().filter(|_| self.offset > 0) else {
-            return Ok(None);
-        };
-        let end = self.offset as i32;
-        let (keys, values) = (keys.try_index((.., .., ..end, ..))?, values.try_index((.., .., ..end, ..))?);
-        Ok(Some(View { keys, values, mask }))
-    }
-}
-
-/// A buffer of `capacity` slots that starts with the rows of `old` and is shaped like `rows`.
-fn grow(old: Option<Array>, rows: &Array, capacity: usize) -> Result<Array> {
-    let had = old.as_ref().map_or(0, |o| o.dim(2));
-    let shape = [rows.dim(0), rows.dim(1), capacity as i32 - had, rows.dim(3)];
-    let fresh = zeros_dtype(&shape, rows.dtype())?;
-    match old {
-        Some(old) => Ok(concatenate(&[&old, &fresh], 2)?),
-        None => Ok(fresh),
+    fn past(&self, what: &'static str, got: usize) -> CacheError {
+        CacheError::Offset { what, expected: format!("of at most {}", self.offset), got }
     }
 }
 
@@ -75,25 +37,22 @@ impl LayerCache for KvCache {
     }
 
     fn append(&mut self, keys: &Array, values: &Array) -> Result<View> {
-        check_rows(self.buffers.as_ref(), keys, values)?;
+        let mut store = self.store.borrow_mut();
+        store.check(self.offset, keys, values)?;
         let rows = keys.dim(2) as usize;
-        let (at, end) = (self.offset, self.offset + rows);
-        self.reserve(end, keys, values)?;
-        if let Some((own_keys, own_values)) = self.buffers.as_mut() {
-            own_keys.try_index_mut((.., .., at as i32..end as i32, ..), keys)?;
-            own_values.try_index_mut((.., .., at as i32..end as i32, ..), values)?;
-        }
-        self.offset = end;
+        let end = self.offset + rows;
         let mask = if rows == 1 { Mask::All } else { Mask::Causal };
-        self.rows(mask)?.ok_or_else(|| CacheError::State {
-            what: "append",
-            expected: "at least one row".into(),
-            got: "none".into(),
-        })
+        let view = store.write(self.offset, keys, values, end)?;
+        self.offset = end;
+        Ok(View { keys: view.0, values: view.1, mask })
     }
 
     fn view(&self) -> Result<Option<View>> {
-        self.rows(Mask::All)
+        if self.offset == 0 {
+            return Ok(None);
+        }
+        let (keys, values) = self.store.borrow().slice(0..self.offset)?;
+        Ok(Some(View { keys, values, mask: Mask::All }))
     }
 
     fn can_rewind(&self, offset: usize) -> bool {
@@ -102,36 +61,74 @@ impl LayerCache for KvCache {
 
     fn rewind(&mut self, offset: usize) -> Result<()> {
         if !self.can_rewind(offset) {
-            return Err(CacheError::Offset {
-                what: "rewind",
-                expected: format!("of at most {}", self.offset),
-                got: offset,
-            });
+            return Err(self.past("rewind", offset));
         }
         self.offset = offset;
         Ok(())
     }
 
     fn bytes(&self) -> usize {
-        self.buffers.as_ref().map_or(0, |(k, v)| k.nbytes() + v.nbytes())
+        self.store.borrow().bytes()
+    }
+
+    fn snapshot(&mut self, slots: Range<usize>) -> Result<LayerSnapshot> {
+        if slots.end > self.offset {
+            return Err(self.past("snapshot", slots.end));
+        }
+        if slots.is_empty() {
+            let expected = format!("below {}, so that there is at least one slot", slots.end);
+            return Err(CacheError::Offset { what: "snapshot", expected, got: slots.start });
+        }
+        Ok(LayerSnapshot::Rows(RowsSnapshot::new(RowsCell::resident(&self.store, slots))))
+    }
+
+    fn can_restore(&self, path: &[&LayerSnapshot]) -> Result<()> {
+        let mut reached = self.offset;
+        for (index, LayerSnapshot::Rows(rows)) in path.iter().copied().enumerate() {
+            let slots = rows.range();
+            if slots.start > reached || (index > 0 && slots.start < reached) {
+                let expected = format!("of at most {reached} to go on from");
+                return Err(CacheError::Offset { what: "restore", expected, got: slots.start });
+            }
+            if !rows.cell().is_resident_in(&self.store) {
+                let (keys, values) = rows.read()?;
+                self.store.borrow().check(slots.start, &keys, &values)?;
+            }
+            reached = slots.end;
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, path: &[&LayerSnapshot]) -> Result<()> {
+        self.can_restore(path)?;
+        for LayerSnapshot::Rows(rows) in path {
+            let slots = rows.range();
+            // Should a write fail, the layer rests where it still holds every row.
+            self.offset = slots.start;
+            if !rows.cell().is_resident_in(&self.store) {
+                let (keys, values) = rows.read()?;
+                self.store.borrow_mut().write(slots.start, &keys, &values, slots.end)?;
+            }
+            self.offset = slots.end;
+        }
+        Ok(())
+    }
+
+    fn snapshot_bytes(&self) -> usize {
+        self.store.borrow().copied_bytes()
+    }
+
+    fn abandon(&mut self) {
+        self.store.borrow_mut().abandon();
     }
 }
 
-fn check_rows(own: Option<&(Array, Array)>, keys: &Array, values: &Array) -> Result<()> {
-    let fits = |own: &Array, rows: &Array| {
-        own.dim(0) == rows.dim(0) && own.dim(1) == rows.dim(1) && own.dim(3) == rows.dim(3)
-    };
-    let rank = keys.ndim() == 4 && values.ndim() == 4;
-    let same = rank && keys.dim(2) == values.dim(2) && keys.dim(2) > 0;
-    let own_fits = own.is_none_or(|(k, v)| rank && fits(k, keys) && fits(v, values));
-    if same && own_fits {
-        return Ok(());
+// Printing an array would wait for it.
+impl fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvCache")
+            .field("offset", &self.offset)
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
     }
-    Err(CacheError::Shape {
-        what: "keys and values",
-        expected: own.map_or("[1,K,L,D] with L ≥ 1".into(), |(k, v)| {
-            format!("[1,K,L,D] like {:?} and {:?}", k.shape(), v.shape())
-        }),
-        got: format!("{:?} and {:?}", keys.shape(), values.shape()),
-    })
 }

@@ -1,11 +1,13 @@
 //! The contract of a layer's cache, and the closed set of kinds that the engine dispatches on.
 
+use std::{fmt, ops::Range};
+
 use mlx_rs::Array;
 
-use crate::{KvCache, Result};
+use crate::{KvCache, LayerSnapshot, Result};
 
 /// Which cached slots each query of a block may attend to.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Mask {
     /// Every query sees every key: right for one query at the frontier.
@@ -18,7 +20,7 @@ pub enum Mask {
 
 /// What attention reads after an append. Drop it before the next append: a live view forces MLX to
 /// copy the whole buffer on the next write.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct View {
     /// Keys after rotary embedding, [1,K,S,D].
     pub keys: Array,
@@ -31,7 +33,11 @@ pub struct View {
 /// State of one layer for one sequence.
 ///
 /// An implementer stores rows in slot order from slot 0. `append` moves the offset forward; `rewind`
-/// moves it back without evaluating anything; rows behind the offset are never visible again.
+/// moves it back without evaluating anything; rows behind the offset are never visible again, except
+/// through a snapshot that was taken while they were live. Every error leaves the state unchanged.
+///
+/// Kinds that can go back to any earlier offset (full attention) need none of the defaulted hooks. The
+/// others learn from [`begin`](Self::begin) and [`schedule`](Self::schedule) what they must keep.
 pub trait LayerCache {
     /// The number of slots written.
     fn offset(&self) -> usize;
@@ -46,8 +52,37 @@ pub trait LayerCache {
     fn can_rewind(&self, offset: usize) -> bool;
     /// Moves the offset back. An offset that cannot be reached is an error and changes nothing.
     fn rewind(&mut self, offset: usize) -> Result<()>;
-    /// Bytes of the arrays held.
+    /// Bytes of the arrays held, unused capacity included and snapshots not.
     fn bytes(&self) -> usize;
+
+    /// Remembers the state that the rows of `slots` lead to: kinds whose rows can be sliced keep just
+    /// these rows, kinds that fold the past keep their state at `slots.end`. Nothing is copied before
+    /// it is about to be overwritten. An end that is neither the offset nor otherwise still reachable,
+    /// and an empty range, are errors.
+    fn snapshot(&mut self, slots: Range<usize>) -> Result<LayerSnapshot>;
+    /// Whether [`restore`](Self::restore) would accept `path`; the error says why not.
+    fn can_restore(&self, path: &[&LayerSnapshot]) -> Result<()>;
+    /// Takes the layer to the end of `path`, whose snapshots follow each other without gaps and whose
+    /// first starts at or before the offset. Rows before that start stay as they are.
+    ///
+    /// Should MLX fail in the middle, the layer rests at the end of the last snapshot restored.
+    fn restore(&mut self, path: &[&LayerSnapshot]) -> Result<()>;
+    /// Bytes that living snapshots of this layer hold as copies.
+    fn snapshot_bytes(&self) -> usize;
+    /// Gives up: an evaluation failed, so neither the rows nor snapshots of them that are not copied
+    /// yet can be trusted. Nothing is copied afterwards, also not when the layer is dropped.
+    fn abandon(&mut self);
+
+    /// Rows appended from here on may be taken back: until [`end`](Self::end), `rewind` must reach
+    /// every offset from this one on.
+    fn begin(&mut self) {}
+    /// The rows up to the offset are final; whatever was kept since `begin` may go.
+    fn end(&mut self) {}
+    /// Until [`unschedule`](Self::unschedule), [`snapshot`](Self::snapshot) must succeed at each of
+    /// these offsets once rows were appended past it and not taken back. They ascend and lie ahead.
+    fn schedule(&mut self, _offsets: &[usize]) {}
+    /// Drops what was captured for a schedule and not turned into a snapshot.
+    fn unschedule(&mut self) {}
 }
 
 /// The kinds of layer state that a model can use.
@@ -71,5 +106,25 @@ impl Layer {
         match self {
             Layer::Kv(kv) => kv,
         }
+    }
+}
+
+// Printing an array would wait for it, so shapes stand for the arrays.
+
+impl fmt::Debug for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mask::All => f.write_str("All"),
+            Mask::Causal => f.write_str("Causal"),
+            Mask::Bool(mask) => f.debug_tuple("Bool").field(&mask.shape()).finish(),
+        }
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut view = f.debug_struct("View");
+        view.field("keys", &self.keys.shape()).field("values", &self.values.shape());
+        view.field("mask", &self.mask).finish()
     }
 }

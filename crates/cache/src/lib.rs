@@ -1,20 +1,34 @@
 //! State of past tokens for MLX language models.
 //!
 //! This crate knows arrays, not models. A [`CacheSet`] holds one sequence: one [`Layer`] per model
-//! layer, all resting at one offset between calls. Speculation appends rows that may be taken back,
-//! so every set offers one transaction ([`CacheSet::begin`], [`CacheSet::commit`],
-//! [`CacheSet::rollback`]) and every exit path ends it.
+//! layer, all resting at one offset between calls.
+//!
+//! - **Transaction.** Speculation appends rows that may be taken back, so every set offers one
+//!   transaction ([`CacheSet::begin`], [`CacheSet::commit`], [`CacheSet::rollback`]) and every exit
+//!   path ends it.
+//! - **Snapshots.** [`CacheSet::snapshot`] remembers slots without copying them; they are copied when
+//!   a later append is about to overwrite them, and [`CacheSet::restore`] brings them back.
+//!   [`CacheSet::schedule`] names the offsets to capture while a block is written.
+//! - **In place.** A layer's buffer is written in place as long as the layer is its sole owner.
+//!   Nothing here keeps a second handle on a buffer, and callers must not keep a [`View`].
 //!
 //! # Shapes
 //! B batch, L query length, S cached length, H heads, K key/value heads, D head size, E model width,
-//! V vocabulary, N draft depth. Lengths are tokens, sizes are bytes.
+//! V vocabulary, N draft depth, C capacity in slots. Lengths are tokens, sizes are bytes.
 
+#![deny(missing_docs)]
+
+mod checkpoint;
 mod error;
 mod kv;
 mod layer;
+mod rows;
 mod set;
+mod snapshot;
 
 pub use error::{CacheError, Result};
-pub use kv::{GROW_SLOTS, KvCache};
+pub use kv::KvCache;
 pub use layer::{Layer, LayerCache, Mask, View};
-pub use set::CacheSet;
+pub use rows::GROW_SLOTS;
+pub use set::{CacheSet, SetId};
+pub use snapshot::{LayerSnapshot, RowsSnapshot, Snapshot};

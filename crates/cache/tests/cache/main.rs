@@ -1,0 +1,9 @@
+//! Tests of the public surface, on the POS toy: keys and values of token n are filled with n.
+
+mod common;
+mod host_reads;
+mod in_place;
+mod kv;
+mod properties;
+mod set;
+mod snapshots;
