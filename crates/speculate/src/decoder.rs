@@ -7,7 +7,10 @@ use foretoken_model_base::Model;
 use foretoken_sample::{History, Sampler, SplitMix64};
 use mlx_rs::Array;
 
-use crate::{DraftPolicy, Drafter, Result, Statistics};
+use crate::{
+    Coupled, DraftPolicy, Drafter, Ratio, Result, SpeculateError, Statistics, depth::control,
+    plain::PlainDecoder, session::Hearing, speculative::Speculative,
+};
 
 /// The state of one request that decoders and the runner share.
 ///
@@ -33,6 +36,9 @@ pub struct RequestState {
 
 impl RequestState {
     /// A request before prefill: empty caches, `history` is the whole prompt.
+    ///
+    /// An empty prompt, a prompt that fills the context, an id outside the vocabulary and a sampler of
+    /// another vocabulary are errors.
     pub fn new(
         model: &dyn Model,
         drafter: Option<&dyn Drafter>,
@@ -40,9 +46,73 @@ impl RequestState {
         prompt: &[u32],
         ends: &[u32],
     ) -> Result<Self> {
-        let _ = (model, drafter, sampler, prompt, ends);
-        unimplemented!()
+        check_prompt(model, &sampler, prompt)?;
+        let mut ends = ends.to_vec();
+        ends.sort_unstable();
+        ends.dedup();
+        let stream = SplitMix64::new(sampler.options().seed_value());
+        Ok(Self {
+            target: model.make_caches(),
+            own: drafter.and_then(|d| d.make_caches()),
+            sampler,
+            history: History::new(prompt),
+            current: prompt[prompt.len() - 1],
+            prompt_tokens: prompt.len(),
+            ends,
+            stream,
+        })
     }
+
+    /// Whether `id` ends the answer.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.binary_search(&id).is_ok()
+    }
+
+    /// The slot of the next token to draw.
+    pub(crate) fn next_slot(&self) -> usize {
+        self.history.ids().len()
+    }
+
+    /// The output position, from 0, of the token at `slot`.
+    pub(crate) fn step_of(&self, slot: usize) -> usize {
+        slot - self.prompt_tokens
+    }
+
+    /// Records produced tokens; the last of them is the next one to forward.
+    pub(crate) fn record(&mut self, ids: &[u32]) {
+        self.history.extend(ids);
+        if let Some(&last) = ids.last() {
+            self.current = last;
+        }
+    }
+
+    /// A failed evaluation leaves the contents of in-flight rows unknown.
+    pub(crate) fn poison(&mut self, reason: &str) {
+        self.target.poison(reason);
+        if let Some(own) = self.own.as_mut() {
+            own.poison(reason);
+        }
+    }
+}
+
+fn check_prompt(model: &dyn Model, sampler: &Sampler, prompt: &[u32]) -> Result<()> {
+    let facts = model.facts();
+    let input = |what, expected: String, got: String| Err(SpeculateError::Input { what, expected, got });
+    if prompt.is_empty() {
+        return input("prompt", "at least one token".into(), "none".into());
+    }
+    if prompt.len() > facts.context_length {
+        let expected = format!("at most {} tokens, the model's context", facts.context_length);
+        return input("prompt", expected, prompt.len().to_string());
+    }
+    if let Some(&id) = prompt.iter().find(|&&id| id as usize >= facts.vocabulary) {
+        return input("prompt", format!("ids below {}", facts.vocabulary), id.to_string());
+    }
+    if sampler.vocabulary() != facts.vocabulary {
+        let expected = format!("the model's vocabulary {}", facts.vocabulary);
+        return input("sampler", expected, sampler.vocabulary().to_string());
+    }
+    Ok(())
 }
 
 /// Where a token came from.
@@ -96,6 +166,10 @@ pub struct Run {
 }
 
 /// Produces tokens; the decode loop alone emits them.
+///
+/// Between calls `request.target` rests at `history.len() − 1`, also while a token is being computed
+/// ahead: that row sits in an open transaction which the next call commits and
+/// [`finish`](Self::finish) takes back.
 pub trait Decoder {
     /// Hears a prefill chunk that was forwarded into the request's target caches.
     ///
@@ -109,22 +183,42 @@ pub trait Decoder {
         slot: usize,
     ) -> Result<()>;
     /// Produces the next run; a round drafts at most `remaining − 1` tokens.
+    ///
+    /// An error means that no token was produced by this call; earlier tokens were all returned. Call
+    /// [`finish`](Self::finish) then.
     fn next(&mut self, request: &mut RequestState, remaining: usize) -> Result<Run>;
-    /// Brings in a token that is still being computed, so that the state rests level.
+    /// Brings in a token that is still being computed, so that the state rests level. `None` when there
+    /// is none, or when the answer has ended.
     fn drain(&mut self, request: &mut RequestState) -> Result<Option<Token>>;
-    /// Ends the request: every cache rests level, the session is settled and finished.
+    /// Ends the request: every cache rests level, the session is settled and finished. A token that is
+    /// still being computed is taken back.
     fn finish(self: Box<Self>, request: &mut RequestState) -> Result<()>;
     /// What happened so far.
     fn statistics(&self) -> &Statistics;
 }
 
 /// The decoder for a request: plain without a drafter, else speculative under `policy`.
+///
+/// Call it before prefill: the session opens at the offset where the target's caches rest. A request
+/// that asks for log probabilities decodes plainly; a drafter with caches of its own hears its committed
+/// runs all the same.
 pub fn make_decoder(
     model: Rc<dyn Model>,
     drafter: Option<Rc<dyn Drafter>>,
     policy: DraftPolicy,
     request: &RequestState,
 ) -> Result<Box<dyn Decoder>> {
-    let _ = (model, drafter.is_some(), policy, request.current);
-    unimplemented!()
+    let options = request.sampler.options();
+    let never = policy == DraftPolicy::Constant(0) || options.logprobs.is_some();
+    let Some(drafter) = drafter.filter(|_| !never || request.own.is_some()) else {
+        return Ok(Box::new(PlainDecoder::new(model)));
+    };
+    let policy = if never { DraftPolicy::Constant(0) } else { policy };
+    let hearing = Hearing::open(drafter.as_ref(), request.target.offset());
+    if options.coupled() {
+        let rule = Coupled::new(options.seed_value());
+        Ok(Box::new(Speculative::new(model, hearing, rule, control(policy))))
+    } else {
+        Ok(Box::new(Speculative::new(model, hearing, Ratio::new(), control(policy))))
+    }
 }

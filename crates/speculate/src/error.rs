@@ -18,6 +18,12 @@ pub enum SpeculateError {
         /// The output position, counted from 0.
         step: usize,
     },
+    /// Filters and masks left no token to draw.
+    #[error("no token is left to draw at step {step}; loosen the filters or the grammar")]
+    EmptySupport {
+        /// The output position, counted from 0.
+        step: usize,
+    },
     /// Arguments that contradict each other.
     #[error("{what}: expected {expected}, got {got}")]
     Input {

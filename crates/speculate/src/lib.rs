@@ -3,15 +3,31 @@
 //! A drafter proposes tokens; it never draws one, never states a distribution and never writes the
 //! target's caches. The engine validates a proposal with one target forward and one wait, rolls every
 //! cache back to what was kept, and reports the committed run to the drafter. No drafter is named here.
+//!
+//! `examples/custom_drafter.rs` is a whole drafter; the feature `testkit` brings a scripted target and
+//! the conformance suite that every drafter should pass.
+#![deny(missing_docs)]
 
+mod accept;
 mod decoder;
 mod depth;
 mod drafter;
 mod error;
+mod lazy;
+mod plain;
+mod round;
+mod session;
+mod sink;
+mod speculative;
 mod stats;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
+pub use accept::{Coupled, Ratio, Rule, Verdict};
 pub use decoder::{Decoder, Provenance, RequestState, Run, Token, TokenLogprobs, make_decoder};
 pub use depth::DraftPolicy;
 pub use drafter::{CommittedRun, DraftCx, DraftSession, DraftSink, Drafter, DrafterFacts};
 pub use error::{DraftError, Result, SpeculateError};
+pub use lazy::Lazy;
+pub use sink::{CoupledSink, RatioSink};
 pub use stats::Statistics;

@@ -1,0 +1,263 @@
+//! Plain decoding, one step ahead: the next forward is built while the device computes this one, and
+//! dispatched as soon as this token is known.
+//!
+//! Dispatching it any earlier would make MLX copy every cache buffer at every step, because the running
+//! step still holds it (a write happens in place only when nothing else does). Built early and dispatched
+//! late, the write stays in place, an end token costs no wasted forward, and the device works while the
+//! caller streams.
+
+use std::rc::Rc;
+
+use foretoken_model_base::{Batch, Model};
+use foretoken_sample::{Logprobs, Rows, logprobs};
+use mlx_rs::{Array, transforms::async_eval};
+
+use crate::{
+    Decoder, Provenance, RequestState, Result, Run, SpeculateError, Statistics, Token, TokenLogprobs,
+    lazy::{Host, Lazy},
+    round::{RowFacts, begin, logits, wait},
+    session::Hearing,
+};
+
+/// One forward of one token, and the token drawn from it.
+struct Step {
+    /// The slot of the token that was forwarded.
+    slot: usize,
+    /// The drawn token [1] uint32.
+    token: Array,
+    facts: Lazy<(Drawn, RowFacts)>,
+    /// `Hidden.aux` of the forwarded token [1,1,E], when a session listens to it.
+    aux: Option<Array>,
+}
+
+struct Drawn {
+    id: u32,
+    logprobs: Option<TokenLogprobs>,
+}
+
+/// The pipeline of one request. While a step is ahead, its row sits in an open transaction of the
+/// target's caches.
+#[derive(Default)]
+pub(crate) struct Plain {
+    ahead: Option<Step>,
+    failure: Option<SpeculateError>,
+}
+
+impl Plain {
+    /// Whether a token is being computed.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    /// Produces and records one token; with `stay_ahead` the next one is then under way.
+    pub(crate) fn next(
+        &mut self,
+        model: &dyn Model,
+        request: &mut RequestState,
+        hearing: Option<&mut Hearing>,
+        stay_ahead: bool,
+    ) -> Result<Token> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let listens = hearing.as_ref().is_some_and(|h| h.wants_hidden());
+        let step = match self.ahead.take() {
+            Some(step) => step,
+            None => first(model, request, listens)?,
+        };
+        request.target.commit(1)?;
+        let room = step.slot + 1 < model.facts().context_length;
+        let next = (stay_ahead && room).then(|| build(model, request, Some(&step.token), listens));
+        let (drawn, rows) =
+            wait(step.facts, step.aux.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
+        if let Some(fault) = rows.fault(0) {
+            rewind(request, step.slot);
+            return Err(fault.error(request.step_of(request.next_slot())));
+        }
+        let forwarded = request.current;
+        request.record(&[drawn.id]);
+        self.dispatch(request, next)?;
+        if let Some(hearing) = hearing {
+            hearing.committed(model, request, &[forwarded], step.aux.as_ref(), step.slot);
+        }
+        Ok(Token { id: drawn.id, logprobs: drawn.logprobs, provenance: Provenance::Plain })
+    }
+
+    /// Starts the step that was built ahead, unless the answer has ended.
+    fn dispatch(&mut self, request: &mut RequestState, next: Option<Result<Step>>) -> Result<()> {
+        match next {
+            Some(Ok(step)) if !request.is_end(request.current) => {
+                start(&step).inspect_err(|err| request.poison(&err.to_string()))?;
+                self.ahead = Some(step);
+            }
+            Some(Ok(_)) => request.target.rollback()?,
+            // The token before the failed step was produced and goes out first.
+            Some(Err(err)) => self.failure = Some(err),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Records the token that is being computed.
+    pub(crate) fn drain(
+        &mut self,
+        model: &dyn Model,
+        request: &mut RequestState,
+        hearing: Option<&mut Hearing>,
+    ) -> Result<Option<Token>> {
+        match self.is_ahead() {
+            true => self.next(model, request, hearing, false).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Takes back the token that is being computed.
+    pub(crate) fn finish(&mut self, request: &mut RequestState) {
+        if self.ahead.take().is_some() {
+            let slot = request.next_slot() - 1;
+            rewind(request, slot);
+        }
+    }
+}
+
+/// The first step of a pipeline, dispatched.
+fn first(model: &dyn Model, request: &mut RequestState, listens: bool) -> Result<Step> {
+    let step = build(model, request, None, listens)?;
+    start(&step).inspect_err(|err| request.poison(&err.to_string()))?;
+    Ok(step)
+}
+
+fn start(step: &Step) -> Result<()> {
+    Ok(async_eval(step.facts.arrays().iter().chain(step.aux.as_ref()))?)
+}
+
+/// The target's caches return to the tokens before `slot`.
+fn rewind(request: &mut RequestState, slot: usize) {
+    if let Err(err) = request.target.rewind(slot) {
+        request.target.poison(err.to_string());
+    }
+}
+
+/// Builds one step in a transaction of its own, which stays open on success.
+///
+/// # Shapes
+/// `in_flight` [1], a drawn token that is not on the host yet; it is forwarded instead of the current one.
+fn build(
+    model: &dyn Model,
+    request: &mut RequestState,
+    in_flight: Option<&Array>,
+    listens: bool,
+) -> Result<Step> {
+    let base = match in_flight {
+        None => begin(request)?,
+        Some(_) => request.target.begin()?,
+    };
+    let step = forward(model, request, in_flight, listens, base);
+    if step.is_err() {
+        request.target.rollback()?;
+    }
+    step
+}
+
+fn forward(
+    model: &dyn Model,
+    request: &mut RequestState,
+    in_flight: Option<&Array>,
+    listens: bool,
+    slot: usize,
+) -> Result<Step> {
+    let fed = match in_flight {
+        Some(token) => token.reshape(&[1, 1])?,
+        None => Array::from_slice(&[request.current], &[1, 1]),
+    };
+    let hidden = model.forward(&Batch::single(fed, slot)?, &mut [&mut request.target])?;
+    let logits = logits(model, &hidden)?;
+    let law = request.sampler.distribution(Rows {
+        logits: &logits,
+        columns: None,
+        history: &request.history,
+        in_flight,
+        first: usize::from(in_flight.is_some()),
+    })?;
+    let options = request.sampler.options();
+    let key = if options.coupled() { options.seed_value() } else { request.stream.next_u64() };
+    let token = law.draw(key, slot + 1)?;
+    let report = options.logprobs.map(|top| logprobs(&logits, &token, top)).transpose()?;
+    let facts = drawn(&token, report)?.with(RowFacts::of(&logits, &law)?);
+    Ok(Step { slot, token, facts, aux: listens.then_some(hidden.aux) })
+}
+
+/// # Shapes
+/// `token` [1].
+fn drawn(token: &Array, report: Option<Logprobs>) -> Result<Lazy<Drawn>> {
+    let first_id = |host: Option<Host>| host.map(Host::ids).and_then(|ids| ids.first().copied());
+    let Some(report) = report else {
+        return Lazy::new(&[token], move |mut hosts| Drawn {
+            id: first_id(hosts.next()).unwrap_or_default(),
+            logprobs: None,
+        });
+    };
+    Lazy::new(&[token, &report.chosen, &report.top_ids, &report.top], move |mut hosts| {
+        let id = first_id(hosts.next()).unwrap_or_default();
+        let chosen = hosts.next().map(Host::floats).unwrap_or_default();
+        let ids = hosts.next().map(Host::ids).unwrap_or_default();
+        let top = hosts.next().map(Host::floats).unwrap_or_default();
+        let logprob = chosen.first().copied().unwrap_or(f32::NAN);
+        Drawn { id, logprobs: Some(TokenLogprobs { logprob, top: ids.into_iter().zip(top).collect() }) }
+    })
+}
+
+/// The decoder of a request without a drafter.
+pub(crate) struct PlainDecoder {
+    model: Rc<dyn Model>,
+    plain: Plain,
+    statistics: Statistics,
+}
+
+impl PlainDecoder {
+    pub(crate) fn new(model: Rc<dyn Model>) -> Self {
+        Self { model, plain: Plain::default(), statistics: Statistics::default() }
+    }
+}
+
+impl Decoder for PlainDecoder {
+    fn prefilled(&mut self, _: &mut RequestState, _: &[u32], _: &Array, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn next(&mut self, request: &mut RequestState, remaining: usize) -> Result<Run> {
+        check_remaining(remaining)?;
+        let token = self.plain.next(self.model.as_ref(), request, None, remaining > 1)?;
+        self.statistics.record(0, 0, false);
+        Ok(Run { tokens: vec![token], ..Run::default() })
+    }
+
+    fn drain(&mut self, request: &mut RequestState) -> Result<Option<Token>> {
+        let token = self.plain.drain(self.model.as_ref(), request, None)?;
+        if token.is_some() {
+            self.statistics.record(0, 0, false);
+        }
+        Ok(token)
+    }
+
+    fn finish(mut self: Box<Self>, request: &mut RequestState) -> Result<()> {
+        self.plain.finish(request);
+        Ok(())
+    }
+
+    fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+}
+
+/// A call for no tokens is a fault of the decode loop.
+pub(crate) fn check_remaining(remaining: usize) -> Result<()> {
+    match remaining {
+        0 => Err(SpeculateError::Input {
+            what: "remaining",
+            expected: "at least 1".into(),
+            got: "0".into(),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,1 @@
+//! Scripted targets and drafters, and the conformance suite.
