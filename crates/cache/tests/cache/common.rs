@@ -1,6 +1,6 @@
 //! The POS toy: rows whose every number tells which token and layer wrote them.
 
-use foretoken_cache::{CacheSet, KvCache, Layer, LayerCache, LayerSnapshot, Snapshot, View};
+use foretoken_cache::{CacheSet, KvCache, Layer, LayerSnapshot, Snapshot, View};
 use mlx_rs::{Array, Device};
 
 /// Heads, key size and value size of each layer; the layers differ so that a mix-up shows.
@@ -65,7 +65,8 @@ pub(crate) fn layers() -> Vec<Layer> {
 /// Appends tokens to every layer, as a model's forward would; what a layer's queries saw is checked
 /// against its length only, so that nothing is evaluated here.
 pub(crate) fn append(set: &mut CacheSet, tokens: &[u32]) {
-    for layer in 0..set.len() {
+    // A layer refuses a block without rows.
+    for layer in (0..set.len()).filter(|_| !tokens.is_empty()) {
         let cache = set.layer_mut(layer).expect("a layer").get_mut();
         let (keys, values) = rows(layer, tokens);
         let before = cache.offset();
