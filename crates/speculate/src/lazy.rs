@@ -52,7 +52,10 @@ impl<T> Lazy<T> {
     /// A value that `read` assembles from the contents of `arrays`, in order.
     ///
     /// The arrays are made row-major here, so that reading them on the host costs no second wait.
-    pub(crate) fn new(arrays: &[&Array], read: impl FnOnce(vec::IntoIter<Host>) -> T + 'static) -> Result<Self> {
+    pub(crate) fn new(
+        arrays: &[&Array],
+        read: impl FnOnce(vec::IntoIter<Host>) -> T + 'static,
+    ) -> Result<Self> {
         let arrays = arrays.iter().map(|a| Ok(a.contiguous()?)).collect::<Result<_>>()?;
         Ok(Self { arrays, read: Box::new(read) })
     }

@@ -253,11 +253,7 @@ impl Decoder for PlainDecoder {
 /// A call for no tokens is a fault of the decode loop.
 pub(crate) fn check_remaining(remaining: usize) -> Result<()> {
     match remaining {
-        0 => Err(SpeculateError::Input {
-            what: "remaining",
-            expected: "at least 1".into(),
-            got: "0".into(),
-        }),
+        0 => Err(SpeculateError::Input { what: "remaining", expected: "at least 1".into(), got: "0".into() }),
         _ => Ok(()),
     }
 }

@@ -152,12 +152,7 @@ pub(crate) struct RowFacts {
 impl RowFacts {
     pub(crate) fn of(logits: &Array, law: &Distribution) -> Result<Lazy<Self>> {
         let finite = finite_rows(logits)?;
-        let support = match law {
-            Distribution::Dense { logprobs } | Distribution::Sparse { logprobs, .. } => {
-                logprobs.max_axis(-1, false)?.gt(Array::from_f32(f32::NEG_INFINITY))?
-            }
-            Distribution::Point { .. } => finite.clone(),
-        };
+        let support = law.support()?;
         Lazy::new(&[&finite, &support], |mut hosts| Self {
             finite: hosts.next().map(Host::flags).unwrap_or_default(),
             support: hosts.next().map(Host::flags).unwrap_or_default(),
@@ -308,7 +303,8 @@ mod tests {
 
     #[test]
     fn the_run_ends_at_the_first_rejection() {
-        let run = judge(&verdict(&[1, 2, 3], &[true, false, true], &[5, 6, 7, 8]), &rows(&[true; 4]), |_| false);
+        let run =
+            judge(&verdict(&[1, 2, 3], &[true, false, true], &[5, 6, 7, 8]), &rows(&[true; 4]), |_| false);
         assert_eq!((ids(&run), run.accepted, run.kept, run.rejected), (vec![1, 6], 1, 1, true));
         assert_eq!(run.tokens[0].provenance, Provenance::Drafted { position: 0 });
         assert_eq!(run.tokens[1].provenance, Provenance::Residual);

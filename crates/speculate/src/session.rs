@@ -9,7 +9,9 @@ use foretoken_cache::CacheSet;
 use foretoken_model_base::Model;
 use mlx_rs::Array;
 
-use crate::{CommittedRun, DraftCx, DraftError, DraftSession, DraftSink, Drafter, DrafterFacts, RequestState};
+use crate::{
+    CommittedRun, DraftCx, DraftError, DraftSession, DraftSink, Drafter, DrafterFacts, RequestState,
+};
 
 /// The session, what it has heard, and where its caches last rested.
 pub(crate) struct Hearing {

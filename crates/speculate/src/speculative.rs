@@ -29,12 +29,7 @@ pub(crate) struct Speculative<R> {
 }
 
 impl<R: Engine> Speculative<R> {
-    pub(crate) fn new(
-        model: Rc<dyn Model>,
-        hearing: Hearing,
-        rule: R,
-        depth: Box<dyn DepthControl>,
-    ) -> Self {
+    pub(crate) fn new(model: Rc<dyn Model>, hearing: Hearing, rule: R, depth: Box<dyn DepthControl>) -> Self {
         Self {
             model,
             rule,
@@ -80,12 +75,7 @@ impl<R: Engine> Speculative<R> {
         self.statistics.record(done.drafted, done.accepted, done.rejected);
         self.depth.observe(done.drafted, done.accepted);
         self.failure = done.failure;
-        Run {
-            tokens: done.tokens,
-            drafted: done.drafted,
-            accepted: done.accepted,
-            speculation_ended: None,
-        }
+        Run { tokens: done.tokens, drafted: done.drafted, accepted: done.accepted, speculation_ended: None }
     }
 }
 

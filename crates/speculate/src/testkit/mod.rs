@@ -1,1 +1,24 @@
-//! Scripted targets and drafters, and the conformance suite.
+//! Scripted targets and drafters, a leak tracker, and the conformance suite that every drafter runs.
+//!
+//! Nothing here serves requests: the scripted target reads ids on the host, so its forwards wait.
+
+mod drafters;
+mod faults;
+mod play;
+mod scripted;
+mod table;
+mod tracker;
+
+pub use drafters::{Minimal, Pattern, RowsDrafter, ScriptedDrafter, TableDrafter};
+pub use faults::{Fault, FaultyDrafter};
+pub use play::{Played, Request, play, prefill};
+pub use scripted::{ScriptedTarget, cached_ids};
+pub use table::{TABLE_VOCABULARY, TableModel};
+pub use tracker::{Counts, Tracker};
+
+/// Makes MLX report errors instead of ending the process, and puts every array on the CPU.
+pub fn on_cpu() {
+    // The first guarded call installs the error handler.
+    let _ = mlx_rs::Device::try_default();
+    mlx_rs::Device::set_default(&mlx_rs::Device::cpu());
+}

@@ -1,0 +1,92 @@
+//! A minimal decode loop: prompt in, tokens and statistics out.
+
+use std::rc::Rc;
+
+use foretoken_model_base::{Batch, Model};
+use foretoken_sample::{Sampler, SamplingOptions};
+
+use crate::{
+    Decoder, DraftPolicy, Drafter, RequestState, Result, Run, SpeculateError, Statistics, make_decoder,
+};
+
+/// Tokens per prefill chunk.
+const CHUNK: usize = 5;
+
+/// What to decode.
+#[derive(Clone)]
+pub struct Request {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// Tokens that end the answer.
+    pub ends: Vec<u32>,
+    /// The budget.
+    pub max_tokens: usize,
+    /// Sampling options.
+    pub options: SamplingOptions,
+    /// The depth policy.
+    pub policy: DraftPolicy,
+}
+
+impl Request {
+    /// Greedy, without end tokens, drafting at a constant depth.
+    pub fn greedy(prompt: &[u32], max_tokens: usize, depth: usize) -> Self {
+        Self {
+            prompt: prompt.to_vec(),
+            ends: Vec::new(),
+            max_tokens,
+            options: SamplingOptions::greedy(),
+            policy: DraftPolicy::Constant(depth),
+        }
+    }
+}
+
+/// What a request came to, after its decoder was finished.
+pub struct Played {
+    /// Every token produced, an end token included, tokens past the budget as well.
+    pub ids: Vec<u32>,
+    /// The runs in order.
+    pub runs: Vec<Run>,
+    /// The decoder's statistics.
+    pub statistics: Statistics,
+    /// The state at rest.
+    pub request: RequestState,
+    /// Why the request ended early.
+    pub error: Option<SpeculateError>,
+}
+
+/// Forwards all but the last prompt token in small chunks and reports them to the decoder.
+pub fn prefill(model: &dyn Model, decoder: &mut dyn Decoder, request: &mut RequestState) -> Result<()> {
+    let prompt = request.history.ids().to_vec();
+    let mut slot = request.target.offset();
+    for chunk in prompt[slot..prompt.len() - 1].chunks(CHUNK) {
+        let hidden = model.forward(&Batch::from_ids(chunk, slot)?, &mut [&mut request.target])?;
+        decoder.prefilled(request, chunk, &hidden.aux, slot)?;
+        slot += chunk.len();
+    }
+    Ok(())
+}
+
+/// Prefills, decodes until the budget, an end token or an error, and finishes the decoder.
+pub fn play(model: Rc<dyn Model>, drafter: Option<Rc<dyn Drafter>>, asked: &Request) -> Result<Played> {
+    let sampler = Sampler::new(asked.options.clone(), model.facts().vocabulary)?;
+    let mut request =
+        RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &asked.ends)?;
+    let mut decoder = make_decoder(Rc::clone(&model), drafter, asked.policy, &request)?;
+    prefill(model.as_ref(), decoder.as_mut(), &mut request)?;
+    let (mut ids, mut runs, mut error) = (Vec::new(), Vec::new(), None);
+    while ids.len() < asked.max_tokens && !ids.last().is_some_and(|&id| request.is_end(id)) {
+        match decoder.next(&mut request, asked.max_tokens - ids.len()) {
+            Ok(run) => {
+                ids.extend(run.tokens.iter().map(|t| t.id));
+                runs.push(run);
+            }
+            Err(err) => {
+                error = Some(err);
+                break;
+            }
+        }
+    }
+    let statistics = decoder.statistics().clone();
+    decoder.finish(&mut request)?;
+    Ok(Played { ids, runs, statistics, request, error })
+}
