@@ -61,7 +61,8 @@ impl Distribution {
         }
     }
 
-    /// Whether each row has an id that can be drawn; false for rows of NaN.
+    /// Whether each row has an id that can be drawn; false for rows of NaN. Filters may hide a single NaN:
+    /// [`finite_rows`](crate::finite_rows) of the raw logits tells whether a row was sound.
     ///
     /// # Shapes
     /// → [n] bool.

@@ -129,3 +129,6 @@ fn gumbel(h: &Array) -> Result<Array> {
     let g = if size % LANES == 0 { g } else { g.try_index(0..size)? };
     Ok(g.reshape(h.shape())?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -133,3 +133,6 @@ impl Windows {
         out
     }
 }
+
+#[cfg(test)]
+mod tests;

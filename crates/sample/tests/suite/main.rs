@@ -1,0 +1,10 @@
+//! The sampler's contract, seen from outside: one binary, one file per part.
+
+mod common;
+mod distributions;
+mod draws;
+mod filters;
+mod noise;
+mod options;
+mod penalties;
+mod reported;
