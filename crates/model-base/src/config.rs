@@ -38,17 +38,13 @@ impl Config {
         Self::from_json(value)
     }
 
-    pub(crate) fn from_json(value: Value) -> Result<Self> {
+    /// A configuration from a JSON object.
+    pub fn from_json(value: Value) -> Result<Self> {
         let Value::Object(values) = value else {
             return Err(mismatch("top level".into(), "an object", short(&value)));
         };
         let end_tokens = end_tokens(values.get("eos_token_id").unwrap_or(&Value::Null))?;
         Ok(Self { values, prefix: String::new(), end_tokens })
-    }
-
-    /// Sets a value, for configurations that come from another format.
-    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
-        self.values.insert(key.into(), value.into());
     }
 
     /// End tokens of the configuration and the generation configuration, ascending.

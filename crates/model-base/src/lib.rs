@@ -23,5 +23,5 @@ pub use draft::{
 };
 pub use error::{ModelError, Result};
 pub use model::{Hidden, HiddenTaps, Model, ModelFacts};
-pub use registry::{Family, find_family};
+pub use registry::{Family, GgufFamily, find_family, find_gguf_family};
 pub use weights::{LoadOptions, LoadReport, Weights};

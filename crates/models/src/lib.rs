@@ -2,6 +2,7 @@
 
 #![deny(missing_docs)]
 
+mod gguf;
 mod llama;
 mod load;
 #[cfg(feature = "testkit")]

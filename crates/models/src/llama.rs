@@ -8,12 +8,15 @@ use foretoken_model_base::{
 };
 use mlx_rs::{Array, ops::add};
 
+use crate::gguf;
+
 /// The family's entry in the table.
 pub(crate) const FAMILY: Family = Family {
     name: "llama",
     // Frequencies that old converters stored; they follow from the configuration.
     ignorable: &["rotary_emb.inv_freq"],
     build: |config, weights| Ok(Box::new(Llama::load(config, weights)?)),
+    gguf: Some(gguf::LLAMA),
 };
 
 /// Facts of `config.json` that shape the network.

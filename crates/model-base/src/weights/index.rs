@@ -46,7 +46,7 @@ fn add(entries: &mut Entries, path: &Path) -> Result<()> {
     let file = Rc::new(MappedFile::open(path)?);
     for slot in safetensors::read(&file)? {
         let place = Place::File(file.clone(), slot.bytes);
-        let entry = Entry { shape: slot.shape, coding: slot.coding, place };
+        let entry = Entry { shape: slot.shape, coding: slot.coding, place, interleaved_heads: None };
         if entries.contains_key(&slot.name) {
             return Err(file.fault(format!("tensor {}", slot.name), "one shard with it", "a second one"));
         }

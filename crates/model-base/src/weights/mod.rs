@@ -11,6 +11,7 @@ mod check;
 mod coding;
 mod cursor;
 mod file;
+mod gguf;
 mod index;
 mod options;
 mod safetensors;
@@ -29,6 +30,7 @@ pub use affine::{Affine, Matrix, Quantization};
 pub use check::{DraftHeads, LoadReport};
 pub use coding::Coding;
 pub use cursor::Cursor;
+pub use gguf::{GgufFile, GgufMetadata, Renamed};
 pub(crate) use index::read_json;
 pub use options::{ComputeType, LoadOptions, Placement};
 
@@ -54,6 +56,8 @@ struct Entry {
     shape: Vec<usize>,
     coding: Coding,
     place: Place,
+    /// Heads whose rows must be brought from interleaved into half-split order.
+    interleaved_heads: Option<usize>,
 }
 
 enum Place {
@@ -64,12 +68,15 @@ enum Place {
 }
 
 impl Weights {
-    /// Opens a folder, a `.safetensors` file or a `.gguf` file. Reads and checks headers only.
+    /// Opens a folder, a `.safetensors` file or a `.gguf` file under its own names. Reads and checks headers only.
     pub fn open(path: &Path, options: LoadOptions) -> Result<Self> {
         if path.is_dir() {
             let mut weights = Self::from_entries(path, index::folder(path)?, options);
             weights.draft_files = check::draft_files(path);
             return Ok(weights);
+        }
+        if GgufFile::recognises(path) {
+            return GgufFile::open(path)?.weights(options, |_| None);
         }
         Ok(Self::from_entries(path, index::single(path)?, options))
     }
@@ -89,7 +96,7 @@ impl Weights {
                 Dtype::Uint32 => Coding::U32,
                 _ => Coding::Other("an array of another type"),
             };
-            (name, Entry { shape, coding, place: Place::Held(array) })
+            (name, Entry { shape, coding, place: Place::Held(array), interleaved_heads: None })
         };
         Self::from_entries(Path::new("memory"), arrays.into_iter().map(held).collect(), options)
     }
@@ -177,7 +184,11 @@ impl Weights {
                 if as_stored { raw.plain()? } else { raw.float32()? }
             }
         };
-        settled(array.as_dtype(self.dtype)?)
+        let array = array.as_dtype(self.dtype)?;
+        settled(match entry.interleaved_heads {
+            Some(heads) => half_split(name, &array, heads)?,
+            None => array,
+        })
     }
 
     /// A tensor of ids or packed words in its own type.
@@ -191,6 +202,19 @@ impl Weights {
 
 fn raw<'a>(file: &'a MappedFile, name: &'a str, entry: &'a Entry, range: &Range<usize>) -> Raw<'a> {
     Raw { file, name, coding: entry.coding, shape: &entry.shape, bytes: &file[range.clone()] }
+}
+
+/// Rows of each head from the order of interleaved rotation, pairs (2i, 2i+1), to (i, i + D/2).
+///
+/// [H·D, ...] → [H·D, ...].
+fn half_split(name: &str, rows: &Array, heads: usize) -> Result<Array> {
+    let (heads, shape) = (heads as i32, rows.shape().to_vec());
+    if heads == 0 || shape[0] % (heads * 2) != 0 {
+        let expected = format!("rows that {heads} heads of even size share");
+        return Err(cursor::misfit(name, expected, format!("shape {shape:?}")));
+    }
+    let pairs = rows.reshape(&[heads, shape[0] / heads / 2, 2, -1])?;
+    Ok(pairs.swap_axes(1, 2)?.reshape(&shape)?.contiguous()?)
 }
 
 /// Waits for a weight, so that the model holds data and the sources can go.
