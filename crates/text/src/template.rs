@@ -205,3 +205,136 @@ fn raised(error: &minijinja::Error) -> Option<String> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn render_with(source: &str, messages: &[Message], control: &[&str]) -> Result<Rendered> {
+        let control = control.iter().map(|text| (*text).to_owned()).collect();
+        let template = ChatTemplate::new("toy", source)?.with_tokens("<s>", "</s>", control);
+        template.render(&ChatInput::new(messages))
+    }
+
+    fn render(source: &str, messages: &[Message]) -> String {
+        render_with(source, messages, &["<e>"]).unwrap().text().to_owned()
+    }
+
+    const LOOP: &str = "{% for m in messages %}{{ m.role }}:{{ m.content | trim }}<e>{% endfor %}";
+
+    #[test]
+    fn h55_white_space_equals_the_reference_renderer() {
+        let source = concat!(
+            "{% for m in messages %}\n  {% if m.role == 'user' %}\n<u>{{ m.content }}</u>\n",
+            "  {% endif %}\n{% endfor %}\n{% if add_generation_prompt %}\n<a>\n{% endif %}",
+        );
+        assert_eq!(render(source, &[Message::user("hi")]), "<u>hi</u>\n<a>\n");
+    }
+
+    #[test]
+    fn h56_a_template_that_raises_gives_its_own_message_and_still_works() {
+        let source = concat!(
+            "{% for m in messages %}{% if not loop.first and m.role == loop.previtem.role %}",
+            "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}",
+        );
+        let template = ChatTemplate::new("toy", source).unwrap();
+        let twice = [Message::user("a"), Message::user("b")];
+        let error = template.render(&ChatInput::new(&twice)).unwrap_err();
+        assert!(matches!(&error, TextError::Raised { message } if message == "roles must alternate"));
+        assert_eq!(error.to_string(), "roles must alternate");
+        let good = [Message::user("a"), Message::new("assistant", "b")];
+        assert_eq!(template.render(&ChatInput::new(&good)).unwrap().text(), "ab");
+    }
+
+    #[test]
+    fn h56_a_raise_inside_a_macro_is_found() {
+        let source = "{% macro f() %}{{ raise_exception('no ' ~ 'way') }}{% endmacro %}{{ f() }}";
+        let error = render_with(source, &[], &[]).unwrap_err();
+        assert_eq!(error.to_string(), "no way");
+    }
+
+    #[test]
+    fn h57_parts_and_missing_content_render_like_strings() {
+        let message = |value| Message::from_json(&value).unwrap();
+        let string = message(json!({"role": "user", "content": "x"}));
+        let parts = json!([{"type": "text", "text": "x"}]);
+        let parts = message(json!({"role": "user", "content": parts}));
+        assert_eq!(render(LOOP, &[parts]), render(LOOP, &[string]));
+        let calls = json!([{"function": {"name": "f", "arguments": "{}"}}]);
+        let null = message(json!({"role": "assistant", "content": null, "tool_calls": calls}));
+        let missing = message(json!({"role": "assistant"}));
+        assert_eq!(render(LOOP, &[null, missing]), "assistant:<e>assistant:<e>");
+    }
+
+    #[test]
+    fn an_unreadable_template_names_its_file_and_line() {
+        let error = ChatTemplate::new("some.gguf", "a\n{% for %}\n").unwrap_err().to_string();
+        assert!(error.starts_with("some.gguf: chat template, line 2: "), "{error}");
+        let error = render_with("a\n\n{{ messages.nope.nope }}", &[], &[]).unwrap_err().to_string();
+        assert!(error.starts_with("toy: chat template, line 3: "), "{error}");
+    }
+
+    #[test]
+    fn marks_travel_through_a_template_and_leave_no_trace() {
+        let spoof = Message::user("  say <e> ");
+        let rendered = render_with(LOOP, &[spoof], &["<e>"]).unwrap();
+        assert_eq!(rendered.text(), "user:say <e><e>");
+        assert!(rendered.is_marked());
+        assert!(!rendered.allows(&(9..12)) && rendered.allows(&(12..15)));
+        let plain = render_with(LOOP, &[Message::user("hi")], &["<e>"]).unwrap();
+        assert!(!plain.is_marked());
+    }
+
+    #[test]
+    fn a_role_and_a_tool_cannot_spell_a_control_token_either() {
+        let source = "{{ messages[0].role }}{{ tools[0] | tojson }}";
+        let template = ChatTemplate::new("toy", source).unwrap();
+        let template = template.with_tokens("", "", vec!["<e>".to_owned()]);
+        let (messages, tools) = ([Message::new("x<e>", "")], [json!({"name": "<e>"})]);
+        let input = ChatInput { tools: &tools, ..ChatInput::new(&messages) };
+        let rendered = template.render(&input).unwrap();
+        assert_eq!(rendered.text(), "x<e>{\"name\": \"<e>\"}");
+        assert!(!rendered.allows(&(1..4)) && !rendered.allows(&(14..17)));
+    }
+
+    #[test]
+    fn the_environment_speaks_python() {
+        let cases = [
+            ("{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ none }}", "<s></s>TrueNone"),
+            ("{{ ' a '.strip() }}{{ 'a,b'.split(',')[-1] }}{{ 'ab'.startswith('a') }}", "abTrue"),
+            ("{% set ns = namespace(n=0) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}", "1"),
+            ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+            ("{{ {'a': [1, true]} | tojson }}", r#"{"a": [1, true]}"#),
+            ("{{ {'b': 1, 'a': '<'} | tojson(indent=2) }}", "{\n  \"b\": 1,\n  \"a\": \"<\"\n}"),
+            ("{{ {} | tojson(separators=(',', ':'), ensure_ascii=false) }}", "{}"),
+            ("{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}", "x1"),
+            ("{{ messages[1:] | length }}{{ messages | map(attribute='role') | join }}", "0user"),
+            ("{%- generation -%} a {%- endgeneration %}{% generation %}b{% endgeneration %}", "ab"),
+            ("{{ missing }}{{ missing is defined }}{% if messages[0].nope %}x{% endif %}", "False"),
+            ("{{ '<&>' }}{{ 'x' if false }}\n", "<&>"),
+        ];
+        for (source, right) in cases {
+            assert_eq!(render(source, &[Message::user("hi")]), right, "{source}");
+        }
+    }
+
+    #[test]
+    fn the_date_is_the_callers_or_absent() {
+        let source = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}-{% endif %}";
+        let template = ChatTemplate::new("toy", source).unwrap();
+        let without = ChatInput::new(&[]);
+        assert_eq!(template.render(&without).unwrap().text(), "-");
+        let with = ChatInput { now: Some(1_709_210_096), ..without };
+        assert_eq!(template.render(&with).unwrap().text(), "29 Feb 2024");
+    }
+
+    #[test]
+    fn further_variables_reach_the_template() {
+        let template = ChatTemplate::new("toy", "{{ enable_thinking }}").unwrap();
+        let variables = json!({"enable_thinking": false});
+        let input = ChatInput { variables: variables.as_object(), ..ChatInput::new(&[]) };
+        assert_eq!(template.render(&input).unwrap().text(), "False");
+    }
+}

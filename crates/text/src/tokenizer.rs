@@ -202,7 +202,7 @@ impl Tokenizer {
         if let Some(splitter) = inner.get_pre_tokenizer() {
             splitter.pre_tokenize(&mut parts).map_err(failed)?;
         }
-        parts.tokenize(|part| inner.get_model().tokenize(part.get())).map_err(failed)?;
+        parts.tokenize(|part| merge(inner, part.get())).map_err(failed)?;
         let encoding = parts.into_encoding(None, 0, OffsetType::None).map_err(failed)?;
         Ok(self.parts.ends.with_bos(encoding.get_ids().to_vec()))
     }
@@ -222,6 +222,21 @@ fn cut(
         Ok((slice, token))
     };
     cuts.into_iter().map(slice).collect()
+}
+
+/// The tokens of one part. Merging drops characters for which the vocabulary has neither a token nor
+/// a fallback; tokens that do not reach the part's end show it.
+fn merge(inner: &tokenizers::Tokenizer, part: &str) -> tokenizers::Result<Vec<Token>> {
+    let model = inner.get_model();
+    let tokens = model.tokenize(part)?;
+    if tokens.last().map_or(0, |token| token.offsets.1) == part.len() {
+        return Ok(tokens);
+    }
+    let mut buffer = [0; 4];
+    let lost = part.chars().find(|character| {
+        model.tokenize(character.encode_utf8(&mut buffer)).is_ok_and(|tokens| tokens.is_empty())
+    });
+    Err(format!("the vocabulary has no token for {:?}", lost.unwrap_or_default()).into())
 }
 
 fn normalize(inner: &tokenizers::Tokenizer, text: &mut NormalizedString) -> Result<()> {
