@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 
-use crate::arrays::{column, columns, never, pick, positions, scalar, word};
+use crate::arrays::{column, columns, exp, never, pick, positions, scalar, word};
 use crate::{Result, SampleError};
 
 /// n rows of probabilities over token ids, kept as log probabilities.
@@ -52,9 +52,9 @@ impl Distribution {
             return Err(shape("ids", format!("[{rows}]"), format!("{:?}", ids.shape())));
         }
         match self {
-            Self::Dense { logprobs } => Ok(pick(logprobs, ids)?.exp()?),
+            Self::Dense { logprobs } => Ok(exp(&pick(logprobs, ids)?)?),
             Self::Sparse { ids: own, logprobs } => {
-                let found = ops::select(own.eq(column(ids)?)?, logprobs.exp()?, scalar(0.0))?;
+                let found = ops::select(own.eq(column(ids)?)?, exp(logprobs)?, scalar(0.0))?;
                 Ok(found.sum_axis(-1, false)?)
             }
             Self::Point { ids: own } => Ok(own.eq(ids)?.as_dtype(Dtype::Float32)?),

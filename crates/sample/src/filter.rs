@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, ops};
 
-use crate::arrays::{best, log_mass, never, scalar};
+use crate::arrays::{best, exp, never, normalise, scalar, total};
 use crate::logprobs::top_columns;
 use crate::{Result, SamplingOptions};
 
@@ -30,15 +30,16 @@ pub(crate) fn normalised(logits: &Array, options: &SamplingOptions) -> Result<Ar
         let floor = scalar(options.min_p.ln());
         scaled = ops::select(scaled.ge(floor)?, &scaled, never())?;
     }
-    Ok(scaled.subtract(log_mass(&scaled)?)?)
+    Ok(normalise(&scaled)?)
 }
 
 /// Keeps each token before which less than `p` of the mass lies, most likely first; the first always.
 fn top_p(scaled: &Array, p: f32) -> Result<Array> {
     let order = ops::argsort_axis(scaled.negative()?, -1)?;
     let sorted = scaled.take_along_axis(&order, -1)?;
-    let before = ops::cumsum(ops::softmax_axis(&sorted, -1, true)?, -1, false, false)?;
-    let limit = scalar(p * (1.0 - TOP_P_SLACK));
+    let weights = exp(&sorted)?;
+    let before = ops::cumsum(&weights, -1, false, false)?;
+    let limit = total(&weights)?.multiply(scalar(p * (1.0 - TOP_P_SLACK)))?;
     let kept = ops::select(before.lt(limit)?, &sorted, never())?;
     Ok(scaled.put_along_axis(&order, &kept, -1)?)
 }

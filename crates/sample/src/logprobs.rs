@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 
-use crate::arrays::{columns, float32, pick, scalar};
+use crate::arrays::{best, columns, float32, normalise, pick, scalar};
 use crate::{Result, SampleError};
 
 /// Whether each row of raw logits can be sampled: no NaN, no +∞, not all −∞.
@@ -42,7 +42,7 @@ pub fn logprobs(logits: &Array, chosen: &Array, top: usize) -> Result<Logprobs> 
         return Err(shape("chosen ids", format!("[{rows}]"), chosen));
     }
     let logits = float32(logits)?;
-    let all = logits.subtract(logits.logsumexp_axis(-1, true)?)?;
+    let all = normalise(&logits.subtract(best(&logits)?)?)?;
     let chosen = pick(&all, chosen)?;
     let top = i32::try_from(top).unwrap_or(i32::MAX).min(width);
     if top == 0 {

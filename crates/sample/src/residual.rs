@@ -5,7 +5,7 @@
 
 use mlx_rs::{Array, Dtype, ops};
 
-use crate::arrays::{column, columns, never, scalar, word};
+use crate::arrays::{column, columns, exp, never, scalar, total, word};
 use crate::{Distribution, Result, SampleError};
 
 /// Stands for padding where ids are compared; no vocabulary reaches it.
@@ -26,12 +26,12 @@ impl Distribution {
             // Either some of the point is left, and it is all there is, or nothing is.
             Self::Point { .. } => Ok(self.clone()),
             Self::Dense { logprobs } => {
-                let q = draft.dense(logprobs.dim(-1))?.exp()?;
+                let q = exp(&draft.dense(logprobs.dim(-1))?)?;
                 Ok(Self::Dense { logprobs: remainder(logprobs, &q, draft)? })
             }
             Self::Sparse { ids, logprobs } => {
                 let q = match draft {
-                    Self::Dense { logprobs } => logprobs.take_along_axis(ids, -1)?.exp()?,
+                    Self::Dense { logprobs } => exp(&logprobs.take_along_axis(ids, -1)?)?,
                     Self::Point { ids: point } => ids.eq(column(point)?)?.as_dtype(Dtype::Float32)?,
                     Self::Sparse { ids: theirs, logprobs: q } => matched((ids, logprobs), (theirs, q))?,
                 };
@@ -43,14 +43,14 @@ impl Distribution {
 
 /// Log of the normalised max(p − q, 0), or p: log p [n,k], q at the same ids [n,k] → [n,k].
 fn remainder(logprobs: &Array, q: &Array, draft: &Distribution) -> Result<Array> {
-    let left = ops::maximum(logprobs.exp()?.subtract(q)?, scalar(0.0))?;
-    let total = left.sum_axis(-1, true)?;
+    let left = ops::maximum(exp(logprobs)?.subtract(q)?, scalar(0.0))?;
+    let mass = total(&left)?;
     // NaN compares false. A draft row may be NaN only at ids that p does not hold, so it is asked too.
-    let mut usable = total.gt(scalar(0.0))?.logical_and(total.lt(scalar(f32::INFINITY))?)?;
+    let mut usable = mass.gt(scalar(0.0))?.logical_and(mass.lt(scalar(f32::INFINITY))?)?;
     if let Distribution::Dense { logprobs: q } | Distribution::Sparse { logprobs: q, .. } = draft {
         usable = usable.logical_and(q.lt(scalar(f32::INFINITY))?.all_axis(-1, true)?)?;
     }
-    let normalised = left.log()?.subtract(total.log()?)?;
+    let normalised = left.log()?.subtract(mass.log()?)?;
     Ok(ops::select(usable, normalised, logprobs)?)
 }
 
@@ -66,7 +66,7 @@ fn matched(target: (&Array, &Array), draft: (&Array, &Array)) -> Result<Array> {
     };
     let keys = ops::concatenate(&[&key(target, 0)?, &key(draft, 1)?], -1)?;
     let (rows, width) = (keys.dim(0), target.0.dim(-1));
-    let q = ops::concatenate(&[&ops::zeros::<f32>(target.0.shape())?, &draft.1.exp()?], -1)?;
+    let q = ops::concatenate(&[&ops::zeros::<f32>(target.0.shape())?, &exp(draft.1)?], -1)?;
     let order = ops::argsort_axis(&keys, -1)?;
     let (sorted, values) = (keys.take_along_axis(&order, -1)?, q.take_along_axis(&order, -1)?);
     let following = |a: &Array, end: Array| -> Result<Array> {
