@@ -15,6 +15,8 @@ pub(crate) struct Decoded {
     pub(crate) finish_reason: FinishReason,
     /// Tokens streamed.
     pub(crate) count: usize,
+    /// Tokens produced, streamed or not.
+    pub(crate) produced: usize,
     pub(crate) estimated_plain_seconds: Option<f64>,
 }
 
@@ -28,7 +30,7 @@ pub(crate) fn decode(
     budget: usize,
     sink: &mut dyn TokenSink,
 ) -> Result<Decoded> {
-    let mut loop_ = Loop { budget, count: 0, plain: PlainCost::default() };
+    let mut loop_ = Loop { budget, count: 0, produced: 0, plain: PlainCost::default() };
     let finish_reason = loop {
         match loop_.round(state, decoder, sink)? {
             ControlFlow::Break(reason) => break reason,
@@ -36,12 +38,13 @@ pub(crate) fn decode(
         }
     };
     let estimated_plain_seconds = loop_.plain.estimate(loop_.count);
-    Ok(Decoded { finish_reason, count: loop_.count, estimated_plain_seconds })
+    Ok(Decoded { finish_reason, count: loop_.count, produced: loop_.produced, estimated_plain_seconds })
 }
 
 struct Loop {
     budget: usize,
     count: usize,
+    produced: usize,
     plain: PlainCost,
 }
 
@@ -62,6 +65,7 @@ impl Loop {
             self.plain.add(started.elapsed().as_secs_f64());
         }
         check_recorded(state, known, &run)?;
+        self.produced += run.tokens.len();
         let before = self.count;
         let flow = self.emit(&state.ends, run, sink);
         if memory::crossed(before, self.count) {

@@ -115,6 +115,8 @@ pub struct Report {
     pub timing: Timing,
     /// What speculation did.
     pub statistics: Statistics,
+    /// Tokens that rounds produced: the streamed ones, the end token, and what came past the stop.
+    pub produced_tokens: usize,
     /// The drafter that served the request; absent when it was decoded plainly.
     pub drafter: Option<&'static str>,
     /// What decoding would have taken plainly, from the rounds of this request that drafted nothing;
@@ -122,6 +124,14 @@ pub struct Report {
     pub estimated_plain_seconds: Option<f64>,
     /// The most bytes that MLX held at one time while serving this request, weights included.
     pub peak_memory: usize,
+}
+
+impl Report {
+    /// Tokens produced per round; 0 without rounds.
+    pub fn tokens_per_round(&self) -> f64 {
+        let rounds = self.statistics.rounds.len();
+        if rounds == 0 { 0.0 } else { self.produced_tokens as f64 / rounds as f64 }
+    }
 }
 
 /// Where a request's events go.

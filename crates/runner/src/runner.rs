@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, rc::Rc, time::Instant};
 
 use foretoken_model_base::{MTPDefaults, Model};
 use foretoken_sample::Sampler;
-use foretoken_speculate::{Decoder, DraftPolicy, Drafter, RequestState, make_decoder};
+use foretoken_speculate::{Decoder, DraftPolicy, Drafter, RequestState, Statistics, make_decoder};
 
 use crate::{
     Event, FinishReason, PREFILL_CHUNK, Report, Request, Result, RunnerError, Timing, TokenSink, Usage,
@@ -105,12 +105,9 @@ impl Runner {
             Err(error) => return Outcome { state: None, result: Err(error) },
         };
         let answered = self.answer(request, &mut state, decoder.as_mut(), sink);
-        let statistics = decoder.statistics().clone();
+        // Whatever happened, every cache comes to rest.
         let finished = decoder.finish(&mut state);
-        let result = answered.and_then(|(decoded, timing)| {
-            finished?;
-            Ok(self.report(request, decoded, timing, statistics)?)
-        });
+        let result = answered.and_then(|report| Ok(finished.map(|()| report)?));
         Outcome { state: Some(state), result }
     }
 
@@ -137,11 +134,8 @@ impl Runner {
         memory::begin_request()?;
         let drafter = self.drafter_for(request);
         let policy = self.policy_for(request);
-        let mut ends = request.ends.clone();
-        ends.sort_unstable();
-        ends.dedup();
-        let model = self.model.as_ref();
-        let state = RequestState::new(model, drafter.as_deref(), sampler, &request.prompt, &ends)?;
+        let (model, prompt) = (self.model.as_ref(), &request.prompt);
+        let state = RequestState::new(model, drafter.as_deref(), sampler, prompt, &request.ends)?;
         let decoder = make_decoder(self.model.clone(), drafter, policy, &state)?;
         Ok((state, decoder))
     }
@@ -162,7 +156,7 @@ impl Runner {
         state: &mut RequestState,
         decoder: &mut dyn Decoder,
         sink: &mut dyn TokenSink,
-    ) -> Result<(Decoded, Timing)> {
+    ) -> Result<Report> {
         let started = Instant::now();
         let flow = prefill(self.model.as_ref(), state, decoder, self.chunk, sink)?;
         let mut timing = Timing {
@@ -171,20 +165,20 @@ impl Runner {
             prefilled_tokens: state.target.offset(),
             ..Timing::default()
         };
+        let started = Instant::now();
         let decoded = match flow {
             ControlFlow::Break(reason) => Decoded::nothing(reason),
             ControlFlow::Continue(()) => {
-                let started = Instant::now();
                 let budget = request.budget(self.model.facts().context_length);
-                let decoded = decode(state, decoder, budget, sink)?;
-                timing.decode_seconds = started.elapsed().as_secs_f64();
-                decoded
+                decode(state, decoder, budget, sink)?
             }
         };
+        timing.decode_seconds = started.elapsed().as_secs_f64();
         timing.decoded_tokens = decoded.count;
-        // A token that is still being computed is recorded, not streamed.
+        let report = self.report(request, decoded, timing, decoder.statistics().clone())?;
+        // A token that is still being computed is waited for and recorded, not streamed or counted.
         decoder.drain(state)?;
-        Ok((decoded, timing))
+        Ok(report)
     }
 
     fn report(
@@ -192,15 +186,18 @@ impl Runner {
         request: &Request,
         decoded: Decoded,
         timing: Timing,
-        statistics: foretoken_speculate::Statistics,
+        statistics: Statistics,
     ) -> Result<Report> {
-        let usage =
-            Usage { prompt_tokens: request.prompt.len(), completion_tokens: decoded.count, cached_tokens: 0 };
         Ok(Report {
             finish_reason: decoded.finish_reason,
-            usage,
+            usage: Usage {
+                prompt_tokens: request.prompt.len(),
+                completion_tokens: decoded.count,
+                cached_tokens: 0,
+            },
             timing,
             statistics,
+            produced_tokens: decoded.produced,
             drafter: self.drafter_for(request).map(|drafter| drafter.facts().name),
             estimated_plain_seconds: decoded.estimated_plain_seconds,
             peak_memory: MemoryUse::now()?.peak,
@@ -210,6 +207,6 @@ impl Runner {
 
 impl Decoded {
     fn nothing(finish_reason: FinishReason) -> Self {
-        Self { finish_reason, count: 0, estimated_plain_seconds: None }
+        Self { finish_reason, count: 0, produced: 0, estimated_plain_seconds: None }
     }
 }

@@ -1,0 +1,90 @@
+//! `foretoken generate`: one prompt, one answer.
+
+use std::{
+    io::{IsTerminal, stderr},
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Result;
+use foretoken_runner::{FinishReason, Report, Request};
+use foretoken_text::StopMatcher;
+
+use crate::{
+    args::{DraftSource, GenerateArgs},
+    failure::{INTERRUPTED, Usage},
+    interrupt,
+    json::Generated,
+    load::{self, Loaded},
+    prompt,
+    sink::{Answer, AnswerSink},
+};
+
+pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    let sampling = args.sampling.options(args.logprobs, fresh_seed());
+    sampling.validate().map_err(Usage::new)?;
+    StopMatcher::new(&args.stop).map_err(|error| Usage::new(format!("--stop: {error}")))?;
+    let loaded = load::load(&args.model.model, args.model.place, Some(&args.draft))?;
+    let prompt = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?;
+    let request = Request {
+        prompt: prompt.ids.clone(),
+        max_tokens: Some(args.max_tokens),
+        sampling,
+        ends: prompt.ends.clone(),
+        policy: None,
+        speculate: args.draft.draft != DraftSource::None,
+    };
+    let sink = AnswerSink::new(prompt.stream(&args.stop)?, !args.json, args.logprobs.is_some());
+    interrupt::listen();
+    let (answer, report) = answer(&loaded, request, sink)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&Generated::new(&prompt.ids, &answer, &report))?);
+    } else if stderr().is_terminal() {
+        eprintln!("{}", summary(&report));
+    }
+    Ok(match report.finish_reason {
+        FinishReason::Cancelled if interrupt::asked() => ExitCode::from(INTERRUPTED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// Serves the request with a sink on the worker thread, where it can break at the exact token.
+fn answer(loaded: &Loaded, request: Request, mut sink: AnswerSink) -> Result<(Answer, Report)> {
+    let (report, answer) = loaded.worker.handle().call(move |runner| {
+        let report = runner.generate(&request, &mut sink);
+        let answer = sink.finish(report.is_ok());
+        (report, answer)
+    })?;
+    Ok((answer?, report?))
+}
+
+/// Randomness for a request without a seed.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut mixer =
+        foretoken_sample::SplitMix64::new(now.as_nanos() as u64 ^ u64::from(std::process::id()) << 32);
+    mixer.next_u64()
+}
+
+fn summary(report: &Report) -> String {
+    let (timing, statistics) = (&report.timing, &report.statistics);
+    let speculation = match report.drafter {
+        Some(name) => format!(
+            " · {name}: {:.2} tokens a round, {} of {} drafts accepted",
+            report.tokens_per_round(),
+            statistics.accepted,
+            statistics.drafted
+        ),
+        None => String::new(),
+    };
+    format!(
+        "\x1b[2m{} tokens at {:.1} tokens/s{speculation} · prompt {} tokens at {:.0} tokens/s · loaded in {:.1} s · \
+         peak memory {} MiB\x1b[0m",
+        report.usage.completion_tokens,
+        timing.decode_tokens_per_second(),
+        report.usage.prompt_tokens,
+        timing.prefill_tokens_per_second(),
+        timing.load_seconds,
+        report.peak_memory >> 20,
+    )
+}

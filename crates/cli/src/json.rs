@@ -1,0 +1,114 @@
+//! The JSON that `generate` and `score` print. Field names and order are a stable interface.
+
+use foretoken_runner::{FinishReason, Report, Score};
+use serde::Serialize;
+
+use crate::sink::Answer;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Generated<'a> {
+    prompt_ids: &'a [u32],
+    ids: &'a [u32],
+    text: Option<&'a str>,
+    finish_reason: &'static str,
+    usage: Usage,
+    speculation: Speculation<'a>,
+    timing: Timing,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<Logprob<'a>>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    cached_tokens: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Speculation<'a> {
+    drafter: Option<&'static str>,
+    rounds: &'a [(usize, usize)],
+    drafted: usize,
+    accepted: usize,
+    tokens_per_round: f64,
+    estimated_plain_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Timing {
+    load_seconds: f64,
+    prefill_seconds: f64,
+    decode_seconds: f64,
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Logprob<'a> {
+    id: u32,
+    logprob: f32,
+    top: &'a [(u32, f32)],
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Scored<'a> {
+    logprobs: &'a [f32],
+    top_ids: &'a [u32],
+    perplexity: Option<f64>,
+}
+
+impl<'a> Generated<'a> {
+    pub(crate) fn new(prompt_ids: &'a [u32], answer: &'a Answer, report: &'a Report) -> Self {
+        let logprobs = answer.logprobs.as_ref().map(|all| {
+            let one = |(&id, of): (&u32, &'a foretoken_speculate::TokenLogprobs)| Logprob {
+                id,
+                logprob: of.logprob,
+                top: &of.top,
+            };
+            answer.ids.iter().zip(all).map(one).collect()
+        });
+        Self {
+            prompt_ids,
+            ids: &answer.ids,
+            text: answer.text.as_deref(),
+            finish_reason: finish_reason(report.finish_reason),
+            usage: Usage {
+                prompt_tokens: report.usage.prompt_tokens,
+                completion_tokens: report.usage.completion_tokens,
+                cached_tokens: report.usage.cached_tokens,
+            },
+            speculation: Speculation {
+                drafter: report.drafter,
+                rounds: &report.statistics.rounds,
+                drafted: report.statistics.drafted,
+                accepted: report.statistics.accepted,
+                tokens_per_round: report.tokens_per_round(),
+                estimated_plain_seconds: report.estimated_plain_seconds,
+            },
+            timing: Timing {
+                load_seconds: report.timing.load_seconds,
+                prefill_seconds: report.timing.prefill_seconds,
+                decode_seconds: report.timing.decode_seconds,
+                prefill_tokens_per_second: report.timing.prefill_tokens_per_second(),
+                decode_tokens_per_second: report.timing.decode_tokens_per_second(),
+            },
+            logprobs,
+        }
+    }
+}
+
+impl<'a> Scored<'a> {
+    pub(crate) fn new(score: &'a Score) -> Self {
+        Self { logprobs: &score.logprobs, top_ids: &score.top_ids, perplexity: score.perplexity() }
+    }
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        // Only an interrupted answer ends here.
+        _ => "cancelled",
+    }
+}

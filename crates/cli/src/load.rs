@@ -1,0 +1,138 @@
+//! From paths to a worker that serves: families, drafters and devices meet here.
+
+use std::{path::Path, rc::Rc, sync::mpsc::channel, time::Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use foretoken_draft_mtp as mtp;
+use foretoken_model_base::{LoadOptions, LoadReport, Model, ModelFacts, weights::ComputeType};
+use foretoken_runner::{Runner, RunnerError, Worker};
+use foretoken_speculate::{DraftPolicy, Drafter};
+use foretoken_text::Tokenizer;
+use mlx_rs::DeviceType;
+
+use crate::{
+    args::{Depth, DraftArgs, DraftSource, DrafterKind, DtypeChoice, PlaceArgs},
+    machine,
+    sink::spinner,
+    tokenizer,
+};
+
+/// A loaded model on its thread, and what is known about it here.
+pub(crate) struct Loaded {
+    pub(crate) worker: Worker,
+    pub(crate) known: Known,
+}
+
+/// What the worker thread tells about a model that it loaded.
+pub(crate) struct Known {
+    pub(crate) facts: ModelFacts,
+    pub(crate) report: LoadReport,
+    /// Absent when the model has none.
+    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) load_seconds: f64,
+}
+
+/// Loads a model, and a drafter when `draft` asks for one, on a thread of their own.
+pub(crate) fn load(model: &Path, place: PlaceArgs, draft: Option<&DraftArgs>) -> Result<Loaded> {
+    if !model.exists() {
+        bail!(
+            "no model at {}: give --model a folder with config.json and safetensors files, or a .gguf file",
+            model.display()
+        );
+    }
+    let (path, draft) = (model.to_path_buf(), draft.map(|d| (d.draft.clone(), d.drafter, d.depth)));
+    let (tell, told) = channel();
+    let waiting = spinner(format!("loading {}", model.display()));
+    let worker = Worker::spawn(move || {
+        build(&path, place, draft).map(|(runner, known)| {
+            let _ = tell.send(known);
+            runner
+        })
+    });
+    waiting.finish_and_clear();
+    let worker = worker.map_err(unwrap_load)?;
+    let known = told.recv().context("the worker thread ended while loading")?;
+    Ok(Loaded { worker, known })
+}
+
+/// The builder's own error, without the runner's wrapping.
+fn unwrap_load(error: RunnerError) -> anyhow::Error {
+    match error {
+        RunnerError::Load { source } => anyhow!(source),
+        other => anyhow!(other),
+    }
+}
+
+/// Runs on the worker thread.
+fn build(
+    path: &Path,
+    place: PlaceArgs,
+    draft: Option<(DraftSource, DrafterKind, Depth)>,
+) -> Result<(Runner, Known)> {
+    let started = Instant::now();
+    let options = load_options(machine::prepare(place.device)?, place.dtype);
+    let loaded = foretoken_models::load(path, options)?;
+    let model: Rc<dyn Model> = Rc::from(loaded.model);
+    let mut runner = Runner::new(model.clone());
+    if let Some((source, kind, depth)) = draft
+        && let Some(drafter) = drafter(path, source, kind, model.as_ref())?
+    {
+        let policy = policy(depth, drafter.as_ref())?;
+        runner = runner.with_drafter(drafter, policy);
+    }
+    let tokenizer = tokenizer::find(path, loaded.gguf.as_deref())?;
+    let load_seconds = started.elapsed().as_secs_f64();
+    let facts = model.facts().clone();
+    let known = Known { facts, report: loaded.report, tokenizer, load_seconds };
+    Ok((runner.with_load_seconds(load_seconds), known))
+}
+
+fn load_options(device: DeviceType, dtype: DtypeChoice) -> LoadOptions {
+    let base = match device {
+        DeviceType::Cpu => LoadOptions::cpu(),
+        DeviceType::Gpu => LoadOptions::gpu(),
+    };
+    let compute = match dtype {
+        DtypeChoice::Auto => base.compute,
+        DtypeChoice::F32 => ComputeType::F32,
+        DtypeChoice::Bf16 => ComputeType::Bf16,
+    };
+    LoadOptions { compute, ..base }
+}
+
+/// The drafter that `--draft` and `--drafter` ask for. MTP heads are the only kind so far.
+fn drafter(
+    model_path: &Path,
+    source: DraftSource,
+    kind: DrafterKind,
+    model: &dyn Model,
+) -> Result<Option<Rc<dyn Drafter>>> {
+    let path = match source {
+        DraftSource::None => return Ok(None),
+        DraftSource::Path(path) if !path.exists() => {
+            bail!("no draft head at {}: give --draft a head's file or folder, or none", path.display())
+        }
+        DraftSource::Path(path) => Some(path),
+        // Only a folder belongs to one model; beside a .gguf file there may be anything.
+        DraftSource::Auto if model_path.is_dir() => mtp::find_head(model_path)?,
+        DraftSource::Auto => None,
+    };
+    match path {
+        Some(path) => Ok(Some(mtp::load(&path, model).context("the draft head cannot be used")?)),
+        None if kind == DrafterKind::Mtp => {
+            bail!("--drafter mtp: no head in {}; name one with --draft FILE", model_path.display())
+        }
+        None => Ok(None),
+    }
+}
+
+fn policy(depth: Depth, drafter: &dyn Drafter) -> Result<Option<DraftPolicy>> {
+    let facts = drafter.facts();
+    match depth {
+        Depth::Auto => Ok(None),
+        Depth::Constant(depth) if depth > facts.max_depth => {
+            bail!("--depth: expected at most {} for {}, got {depth}", facts.max_depth, facts.name)
+        }
+        Depth::Constant(depth) => Ok(Some(DraftPolicy::Constant(depth))),
+    }
+}

@@ -1,0 +1,47 @@
+//! `foretoken score`: log probabilities of a given sequence.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use foretoken_runner::{Runner, RunnerError, Score};
+use mlx_rs::{Array, ops::concatenate};
+
+use crate::{args::ScoreArgs, json::Scored, load, prompt};
+
+pub(crate) fn run(args: &ScoreArgs) -> Result<()> {
+    let loaded = load::load(&args.model.model, args.model.place, None)?;
+    let ids = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?.ids;
+    let logits = args.logits.clone();
+    let score = loaded.worker.handle().call(move |runner| score(runner, &ids, logits.as_deref()))??;
+    if args.json {
+        println!("{}", serde_json::to_string(&Scored::new(&score))?);
+    } else {
+        match score.perplexity() {
+            Some(perplexity) => println!("perplexity {perplexity:.4} over {} tokens", score.logprobs.len()),
+            None => println!("one token: nothing to score"),
+        }
+    }
+    Ok(())
+}
+
+/// Runs on the worker thread.
+fn score(runner: &mut Runner, ids: &[u32], file: Option<&Path>) -> Result<Score> {
+    let mut kept: Vec<Array> = Vec::new();
+    let score = runner.score(ids, |rows| {
+        if file.is_some() {
+            kept.push(rows.clone());
+        }
+        Ok::<(), RunnerError>(())
+    })?;
+    if let Some(file) = file {
+        let rows: Vec<&Array> = kept.iter().collect();
+        let logits = concatenate(&rows, 0)?; // [T,V]
+        Array::save_safetensors([("logits", &logits)], None, file).with_context(|| {
+            format!(
+                "cannot write {}: give --logits a new .safetensors file in a folder that exists",
+                file.display()
+            )
+        })?;
+    }
+    Ok(score)
+}
