@@ -2,15 +2,23 @@
 //!
 //! Nothing here serves requests: the scripted target reads ids on the host, so its forwards wait.
 
+mod broken;
+mod compare;
+pub mod conformance;
 mod drafters;
+mod drive;
 mod faults;
+mod pairs;
 mod play;
 mod scripted;
 mod table;
 mod tracker;
 
+pub use broken::{Breakage, broken};
+pub use compare::Difference;
 pub use drafters::{Minimal, Pattern, RowsDrafter, ScriptedDrafter, TableDrafter};
 pub use faults::{Fault, FaultyDrafter};
+pub use pairs::PairDrafter;
 pub use play::{Played, Request, play, prefill};
 pub use scripted::{ScriptedTarget, cached_ids};
 pub use table::{TABLE_VOCABULARY, TableModel};
