@@ -82,7 +82,7 @@ fn fits(breakage: Breakage, violation: &Violation) -> bool {
         Breakage::StaleAfterRejected => names(violation, "all-rejected"),
         Breakage::StaleAfterAccepted => names(violation, "all-accepted"),
         Breakage::StaleAfterMixed => names(violation, "half-accepted"),
-        Breakage::RewindsOneTooMany => names(violation, "round"),
+        Breakage::RewindsOneTooMany => names(violation, "depth"),
         Breakage::SettlesShort => matches!(violation, Violation::Level { .. }),
         Breakage::Panics => matches!(violation, Violation::Failed { call: "propose", .. }),
     }
