@@ -1,14 +1,21 @@
 //! Project automation, `cargo xtask <command>`. Here are the names of the commands; each lives in a file of its own.
 
 mod arguments;
+mod bench;
+mod ci;
+mod demo;
 mod failure;
+mod golden;
 mod json;
 mod metadata;
+mod metal;
 mod model;
 mod native;
 mod progress;
 mod project;
 mod sha256;
+mod test;
+mod tidy;
 mod tools;
 
 use std::process::ExitCode;
@@ -20,7 +27,17 @@ use project::Project;
 /// A command: its name, how it is used (the first word is the name), and what it does.
 type Command = (&'static str, fn(&Project, Arguments) -> Result);
 
-const COMMANDS: &[Command] = &[(native::USAGE, native::command), (model::USAGE, model::command)];
+const COMMANDS: &[Command] = &[
+    (demo::USAGE, demo::command),
+    (test::USAGE, test::command),
+    (native::USAGE, native::command),
+    (model::USAGE, model::command),
+    (metal::USAGE, metal::command),
+    (bench::USAGE, bench::command),
+    (golden::USAGE, golden::command),
+    (tidy::USAGE, tidy::command),
+    (ci::USAGE, ci::command),
+];
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

@@ -14,6 +14,8 @@ pub(crate) struct Project {
 }
 
 impl Project {
+    /// A tree that a test made.
+    #[cfg(test)]
     pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }

@@ -55,6 +55,7 @@ impl Sha256 {
 }
 
 /// The hash of some bytes.
+#[cfg(test)]
 pub(crate) fn of_bytes(data: &[u8]) -> String {
     let mut hash = Sha256::new();
     hash.update(data);
