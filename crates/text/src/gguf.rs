@@ -183,7 +183,11 @@ impl GgufVocabulary<'_> {
 
     /// The first id of every spelling.
     fn ids(&self) -> HashMap<&str, u32> {
-        self.tokens.iter().map(String::as_str).zip(0..).rev_unique()
+        let mut ids = HashMap::with_capacity(self.tokens.len());
+        for (text, id) in self.tokens.iter().zip(0..) {
+            ids.entry(text.as_str()).or_insert(id);
+        }
+        ids
     }
 
     fn pipeline(&self, model: Value, normalizer: Value, pre_tokenizer: Value) -> Value {
@@ -202,21 +206,6 @@ impl GgufVocabulary<'_> {
             "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": null,
             "decoder": null, "model": model,
         })
-    }
-}
-
-/// Collects pairs so that the first of several equal keys wins.
-trait RevUnique<'a> {
-    fn rev_unique(self) -> HashMap<&'a str, u32>;
-}
-
-impl<'a, I: Iterator<Item = (&'a str, u32)>> RevUnique<'a> for I {
-    fn rev_unique(self) -> HashMap<&'a str, u32> {
-        let mut ids = HashMap::new();
-        for (text, id) in self {
-            ids.entry(text).or_insert(id);
-        }
-        ids
     }
 }
 

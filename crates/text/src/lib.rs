@@ -22,6 +22,7 @@
 //! # Ok::<(), foretoken_text::TextError>(())
 //! ```
 #![deny(missing_docs)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod added;
 mod clock;

@@ -26,7 +26,7 @@ pub struct ChatInput<'a> {
     /// Whether the prompt ends where the assistant's answer begins.
     pub add_generation_prompt: bool,
     /// Seconds since 1970 in local time, for `strftime_now`; without it the function does not
-    /// exist and templates use their fixed date.
+    /// exist: some templates then use a fixed date, others fail and say so.
     pub now: Option<i64>,
     /// Further variables, such as `enable_thinking`.
     pub variables: Option<&'a Map<String, serde_json::Value>>,
@@ -55,7 +55,7 @@ impl ChatTemplate {
     pub fn new(file: impl Into<String>, source: &str) -> Result<Self> {
         let file = file.into();
         let mut environment = environment();
-        let source = without_generation_tags(source);
+        let source = without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"));
         environment.add_template_owned(NAME, source).map_err(|error| {
             let (line, reason) = described(&error);
             TextError::UnreadableTemplate { file: file.clone(), line, reason }
@@ -146,6 +146,8 @@ fn environment() -> Environment<'static> {
     });
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", tojson);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment
 }
 
@@ -165,6 +167,16 @@ fn tojson(_: &State<'_, '_>, value: Value, options: Kwargs) -> std::result::Resu
     let _: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
     Ok(dumps(&from_template(&value)?, &style))
+}
+
+/// Python iterates over texts and never over none.
+fn is_iterable(value: Value) -> bool {
+    !value.is_none() && (value.kind() == ValueKind::String || value.try_iter().is_ok())
+}
+
+/// To Python everything with a length and items is a sequence.
+fn is_sequence(value: Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
 }
 
 fn clock(now: i64) -> Value {
@@ -314,6 +326,20 @@ mod tests {
             ("{%- generation -%} a {%- endgeneration %}{% generation %}b{% endgeneration %}", "ab"),
             ("{{ missing }}{{ missing is defined }}{% if messages[0].nope %}x{% endif %}", "False"),
             ("{{ '<&>' }}{{ 'x' if false }}\n", "<&>"),
+            ("{{ {'é': none} | tojson(ensure_ascii=False) | string }}", "{\"é\": null}"),
+            ("{{ (messages | selectattr('role', 'equalto', 'user') | list)[-1] == messages[0] }}", "True"),
+            ("{% for k, v in {'x': 1, 'y': 2}.items() if k != 'x' %}{{ k }}{% endfor %}", "y"),
+            (
+                "{% set l = [] %}{% set l = l + [1] %}{{ l | length }}{{ 'abc'[:-1] }}{{ 7 % 2 == 1 }}",
+                "1abTrue",
+            ),
+            (
+                "{% set a = missing or {} %}{% for k in a.items() %}x{% endfor %}{{ messages[0].get('n') }}",
+                "None",
+            ),
+            ("a\r\nb\rc\r\n", "a\nb\nc"),
+            ("{{ tools is iterable }}{{ 'x' is iterable }}{{ [] is iterable }}", "FalseTrueTrue"),
+            ("{{ 'x' is sequence }}{{ {} is sequence }}{{ 1 is sequence }}", "TrueTrueFalse"),
         ];
         for (source, right) in cases {
             assert_eq!(render(source, &[Message::user("hi")]), right, "{source}");

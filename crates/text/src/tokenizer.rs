@@ -147,16 +147,16 @@ impl Tokenizer {
         let Some((file, source)) = &self.parts.template else {
             return Err(TextError::NoTemplate { file: self.parts.file.clone() });
         };
-        self.adopt_template(ChatTemplate::new(file, source)?)
+        Ok(self.adopt_template(ChatTemplate::new(file, source)?))
     }
 
     /// Gives another template this model's start, end and control tokens.
-    pub fn adopt_template(&self, template: ChatTemplate) -> Result<ChatTemplate> {
+    pub fn adopt_template(&self, template: ChatTemplate) -> ChatTemplate {
         let spelling = |id: Option<u32>| id.and_then(|id| self.parts.inner.id_to_token(id));
         let bos = spelling(self.bos()).unwrap_or_default();
         let eos = spelling(self.eos()).unwrap_or_default();
         let control = self.control.iter().map(|(_, text)| text.clone()).collect();
-        Ok(template.with_tokens(&bos, &eos, control))
+        template.with_tokens(&bos, &eos, control)
     }
 
     /// Joins the parts that a file delivered.

@@ -103,7 +103,7 @@ impl Reader {
             6 => {
                 let _: [u8; 4] = self.bytes();
                 Value::Skipped
-            },
+            }
             8 => Value::Text(self.text()),
             9 => {
                 let (kind, count) = (self.u32(), self.u64());
@@ -114,7 +114,7 @@ impl Reader {
             12 => {
                 let _: [u8; 8] = self.bytes();
                 Value::Skipped
-            },
+            }
             other => panic!("value type {other}"),
         }
     }
