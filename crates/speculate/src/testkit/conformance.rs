@@ -202,8 +202,8 @@ impl<'a> Suite<'a> {
 
     /// Plays the rounds and compares proposals and own caches with a fresh session.
     fn scenario(&self, name: &str, rounds: &[Keep], depth: usize) -> Result<(), Violation> {
-        let after = format!("{name} at depth {depth}");
         for propose_again in [false, true] {
+            let mut after = format!("{name} at depth {depth}");
             let mut subject = self.prefilled(&[1, 2])?;
             for &keep in rounds {
                 subject.round(depth, keep, &after)?;
@@ -212,6 +212,7 @@ impl<'a> Suite<'a> {
             fresh.hear(&subject.committed, subject.current)?;
             if propose_again {
                 self.same_offers(&mut subject, &mut fresh, depth, &after)?;
+                after.push_str(" and an all-rejected round");
             }
             subject.settle(Some(subject.current), &after)?;
             fresh.settle(Some(fresh.current), "a prefill")?;
@@ -240,7 +241,7 @@ impl<'a> Suite<'a> {
             }
         }
         // Every proposal is followed by a committed run.
-        subject.commit(&offer.ids, Keep::None, &format!("{after} and an all-rejected round"))?;
+        subject.commit(&offer.ids, Keep::None, after)?;
         fresh.commit(&want.ids, Keep::None, "a prefill")
     }
 
