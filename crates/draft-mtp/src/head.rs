@@ -108,12 +108,7 @@ pub(crate) struct DraftRows {
 
 impl DraftRows {
     pub(crate) fn load(weights: &Weights, model: &dyn Model) -> Result<Self> {
-        let ids = weights.at(DRAFT_IDS).ids()?;
-        let vocabulary =
-            DraftVocabulary::new(ids, model.facts().vocabulary).map_err(|error| match error {
-                ModelError::Input { expected, got, .. } => misfit(DRAFT_IDS, expected, got),
-                other => other,
-            })?;
+        let vocabulary = vocabulary(weights, model.facts().vocabulary)?;
         let rows = embeddings(model)?.output_rows(vocabulary.array())?; // [D,E]
         // Through a table of weights, so that the rows get the layout of every other product.
         let table = Weights::from_arrays([("rows.weight".into(), rows)], *weights.options());
@@ -125,6 +120,20 @@ impl DraftRows {
     pub(crate) fn logits(&self, out: &Array) -> Result<Array> {
         self.unembedding.forward(out)
     }
+}
+
+fn vocabulary(weights: &Weights, target: usize) -> Result<DraftVocabulary> {
+    if weights.shape(DRAFT_IDS) == Some(&[0]) {
+        return Err(misfit(DRAFT_IDS, "at least one id", "none"));
+    }
+    let ids = weights.at(DRAFT_IDS).ids()?;
+    if let Some(outside) = ids.iter().find(|&&id| id as usize >= target) {
+        return Err(misfit(DRAFT_IDS, format!("ids below the target's vocabulary {target}"), outside));
+    }
+    DraftVocabulary::new(ids, target).map_err(|error| match error {
+        ModelError::Input { expected, got, .. } => misfit(DRAFT_IDS, expected, got),
+        other => other,
+    })
 }
 
 pub(crate) fn misfit(what: &str, expected: impl ToString, got: impl ToString) -> ModelError {
