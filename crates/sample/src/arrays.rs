@@ -21,22 +21,22 @@ pub(crate) fn never() -> Array {
     scalar(f32::NEG_INFINITY)
 }
 
-/// 0, 1, …, n − 1 as uint32 [n].
+/// 0, 1, …, n − 1 as uint32 `[n]`.
 pub(crate) fn positions(n: i32) -> Result<Array> {
     ops::arange::<i32, u32>(None, n, None)
 }
 
-/// [n] → [n,1].
+/// `[n]` → `[n,1]`.
 pub(crate) fn column(array: &Array) -> Result<Array> {
     array.expand_dims(-1)
 }
 
-/// Some columns of [n,k].
+/// Some columns of `[n,k]`.
 pub(crate) fn columns(array: &Array, range: Range<i32>) -> Result<Array> {
     array.try_index((.., range))
 }
 
-/// One value per row: [n,k] and [n] → [n].
+/// One value per row: `[n,k]` and `[n]` → `[n]`.
 pub(crate) fn pick(array: &Array, index: &Array) -> Result<Array> {
     array.take_along_axis(column(index)?, -1)?.squeeze_axes(&[-1])
 }
@@ -47,25 +47,30 @@ pub(crate) fn exp(array: &Array) -> Result<Array> {
     ops::power(scalar(std::f32::consts::E), array)
 }
 
-/// Σ of each row of weights [n,k] → [n,1], in groups, so that float32 loses nothing over a large vocabulary
-/// and a row sums to the same bits alone and beside others.
+/// Σ of each row of weights `[n,k]` → `[n,1]`, as a tree of groups, so that float32 loses nothing over a
+/// large vocabulary and a row sums to the same bits alone and beside others.
 pub(crate) fn total(weights: &Array) -> Result<Array> {
     const GROUP: i32 = 64;
-    let (rows, rest) = (weights.dim(0), weights.dim(-1) % GROUP);
-    let padded = match rest {
-        0 => weights.clone(),
-        _ => ops::pad(weights, &[(0, 0), (0, GROUP - rest)], None, None)?,
-    };
-    padded.reshape(&[rows, -1, GROUP])?.sum_axis(-1, false)?.sum_axis(-1, true)
+    let (rows, mut sums) = (weights.dim(0), weights.clone());
+    loop {
+        let padding = (GROUP - sums.dim(-1) % GROUP) % GROUP;
+        if padding > 0 {
+            sums = ops::pad(&sums, &[(0, 0), (0, padding)], None, None)?;
+        }
+        sums = sums.reshape(&[rows, sums.dim(-1) / GROUP, GROUP])?.sum_axis(-1, false)?;
+        if sums.dim(-1) <= 1 {
+            return Ok(sums);
+        }
+    }
 }
 
-/// Normalises rows whose best value is 0: x − log Σ eˣ [n,k]. Rows without mass stay −∞ throughout.
+/// Normalises rows whose best value is 0: x − log Σ eˣ `[n,k]`. Rows without mass stay −∞ throughout.
 pub(crate) fn normalise(array: &Array) -> Result<Array> {
     let log_mass = total(&exp(array)?)?.log()?;
     array.subtract(ops::maximum(log_mass, scalar(f32::MIN))?)
 }
 
-/// The best value of each row [n,k] → [n,1], kept finite for rows without mass.
+/// The best value of each row `[n,k]` → `[n,1]`, kept finite for rows without mass.
 pub(crate) fn best(array: &Array) -> Result<Array> {
     ops::maximum(array.max_axis(-1, true)?, scalar(f32::MIN))
 }

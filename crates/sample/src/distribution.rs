@@ -16,19 +16,19 @@ use crate::{Result, SampleError};
 pub enum Distribution {
     /// Every id has a column. −∞ outside the support.
     Dense {
-        /// [n,V] float32, normalised.
+        /// `[n,V]` float32, normalised.
         logprobs: Array,
     },
     /// k candidates per row. An id appears at most once per row with a finite value; padding is −∞.
     Sparse {
-        /// [n,k] uint32.
+        /// `[n,k]` uint32.
         ids: Array,
-        /// [n,k] float32, normalised.
+        /// `[n,k]` float32, normalised.
         logprobs: Array,
     },
     /// One certain id per row.
     Point {
-        /// [n] uint32.
+        /// `[n]` uint32.
         ids: Array,
     },
 }
@@ -45,7 +45,7 @@ impl Distribution {
     /// The probability of one id per row.
     ///
     /// # Shapes
-    /// `ids` [n] → [n] float32.
+    /// `ids` `[n]` → `[n]` float32.
     pub fn prob(&self, ids: &Array) -> Result<Array> {
         let rows = self.rows() as i32;
         if ids.shape() != [rows] {
@@ -65,7 +65,7 @@ impl Distribution {
     /// [`finite_rows`](crate::finite_rows) of the raw logits tells whether a row was sound.
     ///
     /// # Shapes
-    /// → [n] bool.
+    /// → `[n]` bool.
     pub fn support(&self) -> Result<Array> {
         match self {
             Self::Dense { logprobs } | Self::Sparse { logprobs, .. } => {
@@ -127,7 +127,7 @@ impl Distribution {
         }
     }
 
-    /// Log probabilities with one column per id → [n,width] float32.
+    /// Log probabilities with one column per id → `[n,width]` float32.
     pub(crate) fn dense(&self, width: i32) -> Result<Array> {
         match self {
             Self::Dense { logprobs } if logprobs.dim(-1) == width => Ok(logprobs.clone()),
@@ -147,7 +147,7 @@ impl Distribution {
         }
     }
 
-    /// Ids and log probabilities [n,k] of a sparse or point distribution.
+    /// Ids and log probabilities `[n,k]` of a sparse or point distribution.
     pub(crate) fn sparse(&self) -> Result<(Array, Array)> {
         match self {
             Self::Sparse { ids, logprobs } => Ok((ids.clone(), logprobs.clone())),

@@ -12,7 +12,7 @@ impl Distribution {
     /// A row without support is the caller's error: its id means nothing, see [`Self::support`].
     ///
     /// # Shapes
-    /// → [n] uint32.
+    /// → `[n]` uint32.
     pub fn draw(&self, seed: u64, first_slot: usize) -> Result<Array> {
         let slots = first_slot..first_slot + self.rows();
         match self {

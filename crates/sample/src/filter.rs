@@ -9,7 +9,7 @@ use crate::{Result, SamplingOptions};
 /// A sum of probabilities that misses `top_p` by this share has reached it: float32 sums round.
 const TOP_P_SLACK: f32 = 1e-6;
 
-/// The columns that top-k keeps, ascending: [n,D] → [n,k] uint32, or `None` when it keeps all.
+/// The columns that top-k keeps, ascending: `[n,D]` → `[n,k]` uint32, or `None` when it keeps all.
 pub(crate) fn top_k(logits: &Array, k: u32) -> Result<Option<Array>> {
     match i32::try_from(k) {
         Ok(k) if k > 0 && k < logits.dim(-1) => Ok(Some(top_columns(logits, k)?)),
@@ -17,7 +17,7 @@ pub(crate) fn top_k(logits: &Array, k: u32) -> Result<Option<Array>> {
     }
 }
 
-/// Log probabilities after temperature, top-p and min-p: [n,k] float32 → [n,k] float32, normalised.
+/// Log probabilities after temperature, top-p and min-p: `[n,k]` float32 → `[n,k]` float32, normalised.
 ///
 /// The temperature is above 0. The best value of a row becomes 0 first, so no temperature overflows.
 pub(crate) fn normalised(logits: &Array, options: &SamplingOptions) -> Result<Array> {

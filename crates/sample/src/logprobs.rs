@@ -8,7 +8,7 @@ use crate::{Result, SampleError};
 /// Whether each row of raw logits can be sampled: no NaN, no +∞, not all −∞.
 ///
 /// # Shapes
-/// [n,D] → [n] bool.
+/// `[n,D]` → `[n]` bool.
 pub fn finite_rows(logits: &Array) -> Result<Array> {
     let logits = float32(logits)?;
     // A comparison with NaN is false.
@@ -20,11 +20,11 @@ pub fn finite_rows(logits: &Array) -> Result<Array> {
 /// Log probabilities to report, from raw logits before penalties, temperature and filters.
 #[derive(Debug, Clone)]
 pub struct Logprobs {
-    /// Of the chosen ids, [n] float32.
+    /// Of the chosen ids, `[n]` float32.
     pub chosen: Array,
-    /// The most likely ids, best first, [n,k] uint32.
+    /// The most likely ids, best first, `[n,k]` uint32.
     pub top_ids: Array,
-    /// Their log probabilities, [n,k] float32.
+    /// Their log probabilities, `[n,k]` float32.
     pub top: Array,
 }
 
@@ -33,7 +33,7 @@ pub struct Logprobs {
 /// Of equal ids the lowest comes first; `top` above V gives V columns.
 ///
 /// # Shapes
-/// `logits` [n,V], `chosen` [n].
+/// `logits` `[n,V]`, `chosen` `[n]`.
 pub fn logprobs(logits: &Array, chosen: &Array, top: usize) -> Result<Logprobs> {
     let &[rows, width] = logits.shape() else {
         return Err(shape("logits", "[n,V]".into(), logits));
@@ -57,7 +57,7 @@ pub fn logprobs(logits: &Array, chosen: &Array, top: usize) -> Result<Logprobs> 
     Ok(Logprobs { chosen, top_ids, top })
 }
 
-/// The columns of the k largest values of each row, ascending, 1 ≤ k ≤ D: [n,D] → [n,k] uint32.
+/// The columns of the k largest values of each row, ascending, 1 ≤ k ≤ D: `[n,D]` → `[n,k]` uint32.
 pub(crate) fn top_columns(values: &Array, k: i32) -> Result<Array> {
     let order = ops::argpartition_axis(values.negative()?, k - 1, -1)?;
     Ok(ops::sort_axis(columns(&order, 0..k)?, -1)?)

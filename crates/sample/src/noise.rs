@@ -31,7 +31,7 @@ const LANES: i32 = 64;
 /// With h the 32-bit hash, v = (h + ½)/2³² and g = −ln(−ln v), which is never infinite.
 ///
 /// # Shapes
-/// `ids` is [n,k] or [k] (the same for every row), one row per slot → [n,k] float32.
+/// `ids` is `[n,k]` or `[k]` (the same for every row), one row per slot → `[n,k]` float32.
 pub fn noise(seed: u64, slots: Range<usize>, ids: &Array) -> Result<Array> {
     let rows = slots.len() as i32;
     match *ids.shape() {
@@ -51,7 +51,7 @@ pub fn noise(seed: u64, slots: Range<usize>, ids: &Array) -> Result<Array> {
 /// One uniform number in (0,1) per slot, independent of [`noise`] under the same seed.
 ///
 /// # Shapes
-/// → [n] float32.
+/// → `[n]` float32.
 pub fn uniform(seed: u64, slots: Range<usize>) -> Result<Array> {
     let rows = slots.len() as i32;
     let values = slots.map(|slot| {
@@ -97,7 +97,7 @@ fn row_key(seed: u64, slot: usize, domain: u64) -> u64 {
     mix64(start.wrapping_add(GOLDEN.wrapping_mul(slot as u64 + 1)))
 }
 
-/// The 32-bit hash of (seed, slot, id): [k] or [n,k] → [n,k] uint32.
+/// The 32-bit hash of (seed, slot, id): `[k]` or `[n,k]` → `[n,k]` uint32.
 fn hash(seed: u64, slots: Range<usize>, ids: &Array) -> Result<Array> {
     let rows = slots.len() as i32;
     let keys: Vec<u64> = slots.map(|slot| row_key(seed, slot, NOISE_DOMAIN)).collect();

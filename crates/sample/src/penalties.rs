@@ -19,7 +19,7 @@ pub(crate) fn active(options: &SamplingOptions) -> bool {
     options.repeat_last_n != 0 && !neutral
 }
 
-/// Penalised logits: `logits` [n,D] float32 → [n,D] float32.
+/// Penalised logits: `logits` `[n,D]` float32 → `[n,D]` float32.
 ///
 /// A repeat penalty divides positive and multiplies negative logits once per distinct id (Keskar et al.:
 /// CTRL, 2019, with the sign rule); then frequency × count and presence are subtracted.
@@ -49,7 +49,7 @@ pub(crate) fn apply(
     Ok(out)
 }
 
-/// Occurrences of every id in every row's window → [n,V] float32 (one column more is cut off).
+/// Occurrences of every id in every row's window → `[n,V]` float32 (one column more is cut off).
 fn counts(rows: &Rows<'_>, n: usize, last_n: i32, vocabulary: usize) -> Result<Array> {
     let flying = rows.in_flight.map_or(0, |ids| ids.size());
     let windows = Windows::new(rows.history.ids().len(), flying, rows.first, n, last_n);
@@ -65,7 +65,7 @@ fn counts(rows: &Rows<'_>, n: usize, last_n: i32, vocabulary: usize) -> Result<A
     Ok(columns(&counts, 0..width - 1)?)
 }
 
-/// The ids that row after row sees beyond the shared part: [n,width] uint32, padded with V.
+/// The ids that row after row sees beyond the shared part: `[n,width]` uint32, padded with V.
 fn own_ids(rows: &Rows<'_>, windows: &Windows, vocabulary: usize) -> Result<Array> {
     let mut known = vec![vocabulary as u32];
     known.extend(rows.history.ids()[windows.edge.clone()].iter().map(|&id| id.min(vocabulary as u32)));
@@ -84,7 +84,7 @@ fn host_ids(ids: &[u32], vocabulary: usize) -> Array {
     Array::from_slice(&ids, &[ids.len() as i32])
 }
 
-/// How often each of 0..width occurs: [k] uint32 → [width] float32.
+/// How often each of 0..width occurs: `[k]` uint32 → `[width]` float32.
 fn tally(ids: &Array, width: i32) -> Result<Array> {
     let zeros = ops::zeros::<f32>(&[width])?;
     if ids.size() == 0 {

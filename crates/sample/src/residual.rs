@@ -41,7 +41,7 @@ impl Distribution {
     }
 }
 
-/// Log of the normalised max(p − q, 0), or p: log p [n,k], q at the same ids [n,k] → [n,k].
+/// Log of the normalised max(p − q, 0), or p: log p `[n,k]`, q at the same ids `[n,k]` → `[n,k]`.
 fn remainder(logprobs: &Array, q: &Array, draft: &Distribution) -> Result<Array> {
     let left = ops::maximum(exp(logprobs)?.subtract(q)?, scalar(0.0))?;
     let mass = total(&left)?;
@@ -54,7 +54,7 @@ fn remainder(logprobs: &Array, q: &Array, draft: &Distribution) -> Result<Array>
     Ok(ops::select(usable, normalised, logprobs)?)
 }
 
-/// The draft's probabilities at the target's ids, both sparse → [n,k] of the target's columns.
+/// The draft's probabilities at the target's ids, both sparse → `[n,k]` of the target's columns.
 ///
 /// Both sides are sorted together by 2·id + side; a draft's entry then follows the target's entry of the
 /// same id. Memory stays n·(k + k') where comparing every pair would take n·k·k'.

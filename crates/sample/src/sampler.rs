@@ -12,13 +12,13 @@ use crate::{Distribution, History, Result, SampleError, SamplingOptions, filter,
 /// Row i's penalties look at the history followed by the first min(`first` + i, m) tokens in flight.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
-    /// Raw logits [n,D], any float dtype.
+    /// Raw logits `[n,D]`, any float dtype.
     pub logits: &'a Array,
-    /// The target id of each column [D] uint32, ascending; `None` when D is V.
+    /// The target id of each column `[D]` uint32, ascending; `None` when D is V.
     pub columns: Option<&'a Array>,
     /// Tokens known on the host.
     pub history: &'a History,
-    /// Tokens after the history that may not be known yet [m] uint32.
+    /// Tokens after the history that may not be known yet `[m]` uint32.
     pub in_flight: Option<&'a Array>,
     /// How many tokens in flight row 0 has already seen.
     pub first: usize,

@@ -1,5 +1,7 @@
 //! Noise against host arithmetic.
 
+#![allow(clippy::unwrap_used)]
+
 use mlx_rs::{Array, Device};
 
 use super::*;

@@ -1,5 +1,7 @@
 //! Penalised values, and windows against a loop on the host.
 
+#![allow(clippy::unwrap_used)]
+
 use mlx_rs::Device;
 use proptest::prelude::*;
 

@@ -176,7 +176,7 @@ fn sparse_rows_over_a_draft_vocabulary_need_no_square_of_memory() {
     let (p_value, q_value) = (1.0 / f64::from(k), 1.0 / f64::from(d));
     let rest = table(&p.residual(&q).unwrap(), 3 * d as usize);
     for (row, ids) in rest.iter().zip(target.chunks(k as usize)) {
-        let left = |id: u32| if id % 3 == 0 { p_value - q_value } else { p_value };
+        let left = |id: u32| if id.is_multiple_of(3) { p_value - q_value } else { p_value };
         let sum: f64 = ids.iter().map(|&id| left(id)).sum();
         for &id in ids {
             assert!((row[id as usize] - left(id) / sum).abs() <= PROBABILITY_TOLERANCE);

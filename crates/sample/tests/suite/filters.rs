@@ -147,6 +147,17 @@ fn extreme_temperatures_keep_rows_finite() {
 }
 
 #[test]
+fn a_large_vocabulary_sums_to_one() {
+    cpu();
+    // Nearly flat rows: a running float32 sum would drift by a share of 1e-3.
+    for v in [151_936, 128_257] {
+        let logits: Vec<f32> = (0..v).map(|i| if i == 7 { 1.2 } else { (i % 3) as f32 * 1e-3 }).collect();
+        let row = table(&sample(&sampled(), &matrix(&[&logits])), v).remove(0);
+        assert_close(&[row.iter().sum()], &[1.0], PROBABILITY_TOLERANCE, "sum");
+    }
+}
+
+#[test]
 fn ties_go_to_the_lowest_ids() {
     cpu();
     let logits = matrix(&[&[1.0, 2.0, 2.0, 2.0, 0.0]]);

@@ -1,5 +1,7 @@
 //! The sampler's contract, seen from outside: one binary, one file per part.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 mod distributions;
 mod draws;
