@@ -9,7 +9,7 @@ pub struct History {
 impl History {
     /// A history that starts with `ids`.
     pub fn new(ids: &[u32]) -> Self {
-        Self { ids: ids.to_vec() }
+        Self { ids: ids.into() }
     }
 
     /// Appends tokens.
