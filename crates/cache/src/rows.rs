@@ -286,7 +286,8 @@ fn grow(own: Option<&Array>, rows: &Array, capacity: usize) -> Result<Array> {
 }
 
 /// Copies of `slots` that hold nothing else alive. Evaluation starts at once: a pending copy would be
-/// a second owner of the buffer and force the next write to copy all of it.
+/// a second owner of the buffer and force the next write to copy all of it. (One that still runs when
+/// the write is scheduled has the same effect, once.)
 fn compact(buffers: &Pair, slots: &Range<usize>) -> Result<Pair> {
     let (keys, values) = slice_pair(buffers, slots.start as i32..slots.end as i32)?;
     let (keys, values) = (keys.contiguous()?, values.contiguous()?);

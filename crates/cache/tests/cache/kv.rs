@@ -1,7 +1,10 @@
 //! The full key/value layer on its own: growth, checks, and what stays after an error.
 
 use foretoken_cache::{CacheError, GROW_SLOTS, KvCache, LayerCache, Mask};
-use mlx_rs::{Array, Dtype, ops::zeros_dtype};
+use mlx_rs::{
+    Array, Dtype,
+    ops::{broadcast_to, zeros_dtype},
+};
 
 use crate::common::{SHAPES, cpu, rows, run, seen};
 
@@ -127,6 +130,18 @@ fn first_rows_that_do_not_fit_leave_the_layer_unused() {
     assert_eq!((cache.offset(), cache.bytes()), (0, 0));
     push(&mut cache, &[1]);
     assert_eq!(holds(&cache), [1]);
+}
+
+#[test]
+fn more_slots_than_an_array_can_index_are_refused() {
+    cpu();
+    let mut cache = KvCache::new();
+    push(&mut cache, &run(0, 5));
+    let endless =
+        |size| broadcast_to(Array::from_f32(0.0), &[1, 2, i32::MAX, size]).expect("never evaluated");
+    let error = cache.append(&endless(4), &endless(2)).expect_err("too many");
+    assert!(matches!(error, CacheError::Offset { what: "append", .. }), "{error}");
+    assert_eq!(holds(&cache), run(0, 5));
 }
 
 #[test]

@@ -281,10 +281,10 @@ fn a_restore_drops_what_was_scheduled() {
     set.schedule(&[7]).expect("ahead");
     append(&mut set, &run(5, 3));
     set.restore(&snapshot).expect("its own");
-    assert!(set.collect().expect("closed").is_empty());
     set.schedule(&[6]).expect("no schedule is left");
     set.unschedule();
-    set.schedule(&[6]).expect("no schedule is left");
+    append(&mut set, &run(5, 3));
+    assert!(set.collect().expect("closed").is_empty());
 }
 
 #[test]
@@ -343,6 +343,9 @@ fn snapshots_of_a_poisoned_set_are_lost_everywhere() {
     );
     assert!(matches!(low.split(2), Err(CacheError::Lost { .. })));
     assert!(matches!(low.merge(&high), Err(CacheError::Lost { .. })));
+    append(&mut second, &run(0, 4));
+    let sound = second.snapshot(0..4).expect("live rows");
+    assert!(matches!(sound.merge(&high), Err(CacheError::Lost { .. })));
     let LayerSnapshot::Rows(rows) = &low.layers()[0] else { panic!("rows") };
     assert!(matches!(rows.read(), Err(CacheError::Lost { .. })));
     drop(first);
