@@ -173,7 +173,7 @@ impl RowsSnapshot {
     /// The keys and values. Drop them before the next append: they may be views of the layer's buffer.
     ///
     /// # Shapes
-    /// Both are [1,K,L,D] for a range of L slots.
+    /// Both are `[1,K,L,D]` for a range of L slots.
     pub fn read(&self) -> Result<(Array, Array)> {
         self.0.read()
     }
