@@ -76,25 +76,24 @@ impl Plain {
         }
         let forwarded = request.current;
         request.record(&[drawn.id]);
-        self.dispatch(request, next)?;
-        if let Some(hearing) = hearing {
+        self.failure = self.dispatch(request, next).err();
+        if let Some(hearing) = hearing.filter(|_| !request.target.is_poisoned()) {
             hearing.committed(model, request, &[forwarded], step.aux.as_ref(), step.slot);
         }
         Ok(Token { id: drawn.id, logprobs: drawn.logprobs, provenance: Provenance::Plain })
     }
 
-    /// Starts the step that was built ahead, unless the answer has ended.
+    /// Starts the step that was built ahead, unless the answer has ended. An error belongs to the next
+    /// call: the token before it was produced and goes out first.
     fn dispatch(&mut self, request: &mut RequestState, next: Option<Result<Step>>) -> Result<()> {
-        match next {
-            Some(Ok(step)) if !request.is_end(request.current) => {
-                start(&step).inspect_err(|err| request.poison(&err.to_string()))?;
-                self.ahead = Some(step);
-            }
-            Some(Ok(_)) => request.target.rollback()?,
-            // The token before the failed step was produced and goes out first.
-            Some(Err(err)) => self.failure = Some(err),
-            None => {}
+        let Some(step) = next.transpose()? else {
+            return Ok(());
+        };
+        if request.is_end(request.current) {
+            return Ok(request.target.rollback()?);
         }
+        start(&step).inspect_err(|err| request.poison(&err.to_string()))?;
+        self.ahead = Some(step);
         Ok(())
     }
 

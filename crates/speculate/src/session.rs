@@ -32,7 +32,7 @@ impl Hearing {
         let mut hearing = Self { session: None, facts, heard: at, rest: at, ended: None };
         match guard(|| drafter.open(at)) {
             Ok(session) => hearing.session = Some(session),
-            Err(reason) => hearing.ended = Some(reason),
+            Err(reason) => hearing.end(&reason),
         }
         hearing
     }
@@ -113,8 +113,12 @@ impl Hearing {
             // A broken session may also panic while it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(move || drop(session)));
         }
-        self.ended = Some(format!("{}: {reason}", self.facts.name));
+        self.end(&reason);
         self.rewind_own(own);
+    }
+
+    fn end(&mut self, reason: &str) {
+        self.ended = Some(format!("{}: {reason}", self.facts.name));
     }
 
     /// Takes the own caches back to where they rested after the last committed run.
