@@ -14,7 +14,7 @@ pub enum Mask {
     All,
     /// Query i of L sees the keys up to slot S − L + i.
     Causal,
-    /// True where a query may see a key; broadcasts to [B,H,L,S].
+    /// True where a query may see a key; broadcasts to `[B,H,L,S]`.
     Bool(Array),
 }
 
@@ -22,9 +22,9 @@ pub enum Mask {
 /// copy the whole buffer on the next write.
 #[derive(Clone)]
 pub struct View {
-    /// Keys after rotary embedding, [1,K,S,D].
+    /// Keys after rotary embedding, `[1,K,S,D]`.
     pub keys: Array,
-    /// Values, [1,K,S,D].
+    /// Values, `[1,K,S,D]`.
     pub values: Array,
     /// What each query of the appended block may see.
     pub mask: Mask,
@@ -44,7 +44,7 @@ pub trait LayerCache {
     /// Writes L rows at the offset, advances it by L, and returns what the L queries attend to.
     ///
     /// # Shapes
-    /// `keys` and `values` are [1,K,L,D]; the view is [1,K,S,D].
+    /// `keys` and `values` are `[1,K,L,D]`; the view is `[1,K,S,D]`.
     fn append(&mut self, keys: &Array, values: &Array) -> Result<View>;
     /// What a read-only reader at the frontier sees; `None` while nothing is cached.
     fn view(&self) -> Result<Option<View>>;

@@ -28,13 +28,13 @@ use crate::{CacheError, Result};
 /// Slots added per growth: small enough that a forced copy stays cheap, large enough to be rare.
 pub const GROW_SLOTS: usize = 256;
 
-/// Keys and values of the same slots, each [1,K,n,D]; the two may differ in D.
+/// Keys and values of the same slots, each `[1,K,n,D]`; the two may differ in D.
 pub(crate) type Pair = (Array, Array);
 
 /// A store that snapshots can find again as long as it lives.
 pub(crate) type SharedStore = Rc<RefCell<RowStore>>;
 
-/// Two buffers [1,K,C,D] with the same capacity C, and the snapshots that still live in them.
+/// Two buffers `[1,K,C,D]` with the same capacity C, and the snapshots that still live in them.
 #[derive(Default)]
 pub(crate) struct RowStore {
     buffers: Option<Pair>,
@@ -71,8 +71,8 @@ impl RowStore {
     /// nothing has changed, but snapshots of the slots may hold their own copies by then.
     ///
     /// # Shapes
-    /// `keys` and `values` are [1,K,L,D] and were found to fit by [`check`](Self::check); the views are
-    /// [1,K,end,D].
+    /// `keys` and `values` are `[1,K,L,D]` and were found to fit by [`check`](Self::check); the views are
+    /// `[1,K,end,D]`.
     pub(crate) fn write(&mut self, at: usize, keys: &Array, values: &Array, end: usize) -> Result<Pair> {
         self.copy_out(&(at..end))?;
         let own = self.buffers.as_ref();
@@ -87,7 +87,7 @@ impl RowStore {
     /// Whether the rows can be written at slot `at`.
     ///
     /// # Shapes
-    /// `keys` and `values` must be [1,K,L,D] with L ≥ 1 and the K, D and dtype of the rows already held.
+    /// `keys` and `values` must be `[1,K,L,D]` with L ≥ 1 and the K, D and dtype of the rows already held.
     pub(crate) fn check(&self, at: usize, keys: &Array, values: &Array) -> Result<()> {
         self.check_shape(keys, values)?;
         if let Some((own_keys, own_values)) = &self.buffers {
