@@ -100,8 +100,9 @@ impl DraftSession for SeqSession {
         self.write_all(cx)?;
         let drafted = self.chain(cx, steps, out);
         // Chain rows stand for drafts: whatever becomes of those, the rows must not outlive the proposal.
-        own(cx)?.rewind(self.written)?;
-        drafted
+        let rewound = own(cx)?.rewind(self.written);
+        drafted?;
+        Ok(rewound?)
     }
 
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
@@ -193,7 +194,8 @@ impl SeqSession {
                 Ok(self.waiting.advance(count)?)
             }
             Err(error) => {
-                own.rewind(self.written)?;
+                // Layers that did append step back; if they cannot, the first error still says more.
+                own.rewind(self.written).ok();
                 Err(error.into())
             }
         }
