@@ -9,7 +9,7 @@ use crate::{
     sink::{CoupledSink, Desk, Drafts, RatioSink},
 };
 
-mod sealed {
+pub(crate) mod sealed {
     /// Keeps the rules to the two that are proven.
     pub trait Sealed {}
 }
@@ -132,7 +132,11 @@ impl Engine for Coupled {
 
 /// # Shapes
 /// `accepted` [n] bool, `continuations` [n+1] uint32.
-fn verdict(drafts: &Drafts<'_>, accepted: Option<Array>, continuations: &Array) -> Result<Lazy<Verdict>> {
+pub(crate) fn verdict(
+    drafts: &Drafts<'_>,
+    accepted: Option<Array>,
+    continuations: &Array,
+) -> Result<Lazy<Verdict>> {
     let (Some(ids), Some(sound), Some(accepted)) = (drafts.ids(), drafts.sound(), accepted) else {
         return Lazy::new(&[continuations], |mut hosts| Verdict {
             continuations: hosts.next().map(Host::ids).unwrap_or_default(),

@@ -13,6 +13,8 @@ mod decoder;
 mod depth;
 mod drafter;
 mod error;
+#[cfg(test)]
+mod laws;
 mod lazy;
 mod plain;
 mod round;

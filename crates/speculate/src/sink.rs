@@ -55,6 +55,12 @@ impl<'a> Drafts<'a> {
         self.history.ids().len()
     }
 
+    /// Other ids than those drawn, as a faulty rule has them.
+    #[cfg(test)]
+    pub(crate) fn replace(&mut self, ids: Array) {
+        self.ids = Some(ids);
+    }
+
     fn next_slot(&self) -> usize {
         self.first_slot() + self.count
     }

@@ -32,7 +32,8 @@ fn top_two_gap(model: &dyn Model, tokens: &[u32]) -> f32 {
     let mut caches = model.make_caches();
     let hidden = model.forward(&Batch::from_ids(tokens, 0).unwrap(), &mut [&mut caches]).unwrap();
     let logits = model.unembed(&hidden.last).unwrap().contiguous().unwrap();
-    let mut row: Vec<f32> = logits.to_vec_exact().unwrap()[(tokens.len() - 1) * model.facts().vocabulary..].to_vec();
+    let mut row: Vec<f32> =
+        logits.to_vec_exact().unwrap()[(tokens.len() - 1) * model.facts().vocabulary..].to_vec();
     row.sort_by(|a, b| b.total_cmp(a));
     row[0] - row[1]
 }
@@ -88,7 +89,10 @@ fn h15_each_draft_sees_the_drafts_before_it() {
         }
         // Drafts drawn from the target's own logits are penalised like the target's rows.
         let done = played(target(), Some(Rc::new(RowsDrafter::new(&CONST))), &penalised(window, 4));
-        assert_eq!((done.ids.as_slice(), done.statistics.rounds.as_slice()), (&want[..], &[(4, 4), (2, 2)][..]));
+        assert_eq!(
+            (done.ids.as_slice(), done.statistics.rounds.as_slice()),
+            (&want[..], &[(4, 4), (2, 2)][..])
+        );
         // A block sees the committed history alone.
         let done = played(target(), Some(Rc::new(RowsDrafter::new(&CONST).block())), &penalised(window, 4));
         assert_eq!((done.ids.as_slice(), done.statistics.rounds[0]), (&want[..], (4, 1)));
@@ -168,8 +172,7 @@ fn h19_leaving_after_any_run_leaves_history_and_caches_level() {
             let mut request =
                 RequestState::new(target.as_ref(), Some(drafter.as_ref()), sampler, &PROMPT, &[]).unwrap();
             let policy = DraftPolicy::Constant(depth);
-            let mut decoder =
-                make_decoder(target.clone(), Some(drafter.clone()), policy, &request).unwrap();
+            let mut decoder = make_decoder(target.clone(), Some(drafter.clone()), policy, &request).unwrap();
             prefill(target.as_ref(), decoder.as_mut(), &mut request).unwrap();
             let mut produced = 0;
             for _ in 0..runs {
@@ -205,7 +208,12 @@ fn h20_drafts_stop_at_the_context_limit() {
 }
 
 /// Decodes with a prefill in chunks of the given size.
-fn chunked(model: &Rc<dyn Model>, drafter: Option<Rc<dyn Drafter>>, asked: &Request, chunk: usize) -> Vec<u32> {
+fn chunked(
+    model: &Rc<dyn Model>,
+    drafter: Option<Rc<dyn Drafter>>,
+    asked: &Request,
+    chunk: usize,
+) -> Vec<u32> {
     let sampler = Sampler::new(asked.options.clone(), vocabulary(model)).unwrap();
     let mut request =
         RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &[]).unwrap();

@@ -9,8 +9,8 @@ use foretoken_sample::{SamplingOptions, Seed};
 use foretoken_speculate::{
     Drafter, SpeculateError,
     testkit::{
-        Fault, FaultyDrafter, PairDrafter, Pattern, Played, Request, ScriptedDrafter, ScriptedTarget, Tracker,
-        play,
+        Fault, FaultyDrafter, PairDrafter, Pattern, Played, Request, ScriptedDrafter, ScriptedTarget,
+        Tracker, play,
     },
 };
 
@@ -60,7 +60,8 @@ fn a_failing_drafter_ends_speculation_once_and_never_the_text() {
         Fault::NanRow(2),
     ];
     for fault in faults {
-        for options in [SamplingOptions::greedy(), SamplingOptions { seed: Seed::Fresh(3), ..SamplingOptions::greedy() }]
+        for options in
+            [SamplingOptions::greedy(), SamplingOptions { seed: Seed::Fresh(3), ..SamplingOptions::greedy() }]
         {
             let asked = Request { options, ..asked() };
             let inner: [Rc<dyn Drafter>; 2] = [Rc::new(PairDrafter::new(VOCABULARY)), drafter(Pattern::Mix)];
@@ -78,7 +79,8 @@ fn a_failing_drafter_ends_speculation_once_and_never_the_text() {
 
 #[test]
 fn the_reason_names_the_drafter_and_the_fault() {
-    let said = |fault| reasons(&play(target(), Some(faulty(drafter(Pattern::Oracle), fault)), &asked()).unwrap());
+    let said =
+        |fault| reasons(&play(target(), Some(faulty(drafter(Pattern::Oracle), fault)), &asked()).unwrap());
     assert_eq!(said(Fault::Propose(0)), ["scripted: scripted fault"]);
     assert_eq!(said(Fault::ProposePanic(0)), ["scripted: the drafter panicked: scripted panic"]);
     assert_eq!(said(Fault::Open), ["scripted: scripted fault"]);
@@ -96,7 +98,8 @@ fn no_proposal_is_asked_for_after_a_fault() {
 #[test]
 fn settling_and_finishing_may_fail_too() {
     for fault in [Fault::SettlePanic, Fault::FinishPanic] {
-        let done = play(target(), Some(faulty(Rc::new(PairDrafter::new(VOCABULARY)), fault)), &asked()).unwrap();
+        let done =
+            play(target(), Some(faulty(Rc::new(PairDrafter::new(VOCABULARY)), fault)), &asked()).unwrap();
         assert_eq!((done.ids.len(), reasons(&done).len()), (TOKENS, 0));
         check_level(&done);
     }
@@ -209,7 +212,8 @@ fn h27_logits_that_cannot_be_sampled_end_the_request_at_step_zero() {
     on_cpu_before_targets();
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     for row in [[nan, 1.0, 2.0], [1.0, nan, 2.0], [1.0, inf, 2.0], [-inf, -inf, -inf]] {
-        for options in [SamplingOptions::greedy(), SamplingOptions { top_p: 0.9, ..sampled(Seed::Fixed(0)) }] {
+        for options in [SamplingOptions::greedy(), SamplingOptions { top_p: 0.9, ..sampled(Seed::Fixed(0)) }]
+        {
             for depth in [0, 3] {
                 let drafter: Rc<dyn Drafter> = Rc::new(ScriptedDrafter::new(Pattern::Oracle, 3, |_| 2));
                 let asked = Request { options: options.clone(), ..Request::greedy(&[0, 1, 2], 8, depth) };
