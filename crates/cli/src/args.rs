@@ -34,7 +34,7 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Most tokens to produce; 0 fills the context.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) max_tokens: usize,
     /// Ends the answer before this text; may be repeated.
     #[arg(long, value_name = "TEXT")]
@@ -101,15 +101,20 @@ pub(crate) struct DraftArgs {
     #[arg(long, value_name = "mtp|auto", default_value = "auto", value_parser = drafter_kind)]
     pub(crate) drafter: DrafterKind,
     /// How many tokens to draft per round, or auto.
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = depth)]
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = depth, allow_negative_numbers = true)]
     pub(crate) depth: Depth,
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, id = "prompt_source", args = ["prompt", "prompt_ids"])]
 pub(crate) struct PromptArgs {
     /// A user message; the model's chat template is applied.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "prompt_ids",
+        required_unless_present = "prompt_ids"
+    )]
     pub(crate) prompt: Option<String>,
     /// Continue the prompt as it is, without the chat template.
     #[arg(long, requires = "prompt")]
@@ -125,7 +130,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Keep the K most likely tokens; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) top_k: u32,
     /// Keep the smallest set whose probability reaches P.
     #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
@@ -146,7 +151,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
     pub(crate) repeat_last_n: i32,
     /// Makes the answer reproducible; 0 is a seed like any other.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 }
 

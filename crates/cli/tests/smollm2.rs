@@ -1,0 +1,66 @@
+//! The real model with its two heads: short answers only, long ones are benchmarks.
+
+mod support;
+
+use std::{fs, path::PathBuf};
+
+use serde_json::Value;
+use support::*;
+
+const TOKENS: usize = 24;
+
+fn model() -> PathBuf {
+    repository("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+fn head(name: &str) -> String {
+    repository(&format!("models/smollm2-135m-mtp/mtp-{name}.safetensors")).to_str().expect("text").to_owned()
+}
+
+/// The last chat of the trace, whose answer is short.
+fn chat() -> Value {
+    let text = fs::read(repository("golden/smollm2-greedy-trace.json")).expect("the trace");
+    let chats: Vec<Value> = serde_json::from_slice(&text).expect("JSON");
+    chats.last().expect("four chats").clone()
+}
+
+fn generate(more: &[&str]) -> Value {
+    let chat = chat();
+    let prompt = chat["prompt"].as_str().expect("text");
+    let limit = TOKENS.to_string();
+    let args = [&["--prompt", prompt, "--max-tokens", &limit, "--json"], more].concat();
+    json_of(with_model("generate", &model(), &args))
+}
+
+#[test]
+fn a_chat_is_the_same_plainly_and_with_both_heads() {
+    let chat = chat();
+    let plain = generate(&[]);
+    assert_eq!(plain["prompt_ids"], chat["prompt_ids"], "the template and the tokenizer agree");
+    assert_eq!(ids(&plain["ids"]), ids(&chat["plain"])[..TOKENS]);
+    for name in ["single", "seq"] {
+        let drafted = generate(&["--draft", &head(name), "--depth", "4"]);
+        assert_eq!(drafted["ids"], plain["ids"], "{name}");
+        assert_eq!(drafted["text"], plain["text"]);
+        assert_eq!(drafted["speculation"]["drafter"], format!("mtp-{name}").as_str());
+        // The trace goes on where this answer is cut, so only rounds of full depth compare.
+        let full = |rounds: &Value| -> Vec<Value> {
+            let all = rounds.as_array().expect("a list").iter();
+            all.take_while(|round| round[0] == 4).cloned().collect()
+        };
+        let rounds = full(&drafted["speculation"]["rounds"]);
+        assert!(rounds.len() > 3, "{rounds:?}");
+        assert_eq!(rounds[..], full(&chat[name]["rounds"])[..rounds.len()], "{name}: as in the trace");
+    }
+}
+
+#[test]
+fn a_seeded_answer_is_the_same_plainly_and_with_both_heads() {
+    let hot = ["--temperature", "0.8", "--seed", "7"];
+    let plain = generate(&hot);
+    for name in ["single", "seq"] {
+        let drafted = generate(&[&hot[..], &["--draft", &head(name), "--depth", "4"]].concat());
+        assert_eq!(drafted["ids"], plain["ids"], "{name}");
+        assert!(drafted["speculation"]["drafted"].as_u64() > Some(0));
+    }
+}
