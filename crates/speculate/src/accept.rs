@@ -131,7 +131,7 @@ impl Engine for Coupled {
 }
 
 /// # Shapes
-/// `accepted` [n] bool, `continuations` [n+1] uint32.
+/// `accepted` `[n]` bool, `continuations` `[n+1]` uint32.
 pub(crate) fn verdict(
     drafts: &Drafts<'_>,
     accepted: Option<Array>,

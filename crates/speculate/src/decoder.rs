@@ -174,7 +174,7 @@ pub trait Decoder {
     /// Hears a prefill chunk that was forwarded into the request's target caches.
     ///
     /// # Shapes
-    /// `hidden` [1,n,E], `Hidden.aux` of the chunk that starts at slot `slot`.
+    /// `hidden` `[1,n,E]`, `Hidden.aux` of the chunk that starts at slot `slot`.
     fn prefilled(
         &mut self,
         request: &mut RequestState,

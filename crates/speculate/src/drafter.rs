@@ -50,7 +50,7 @@ pub trait Drafter {
 pub struct CommittedRun<'a> {
     /// The tokens, at least one.
     pub ids: &'a [u32],
-    /// The target's `Hidden.aux` at these slots [1,n,E], when the drafter asked for it.
+    /// The target's `Hidden.aux` at these slots `[1,n,E]`, when the drafter asked for it.
     pub hidden: Option<&'a Array>,
     /// The slot of the first token.
     pub slot: usize,
@@ -60,7 +60,12 @@ pub struct CommittedRun<'a> {
 ///
 /// Order of calls: `committed` for each run in slot order; any number of `propose` between them, each
 /// followed by exactly one `committed`; `settle` once; `finish`. A session stores nothing that a
-/// context lends it.
+/// context lends it. While drafting is off, runs of one token arrive without proposals between them.
+///
+/// Own caches: the session writes and rewinds them, the engine opens no transaction on them. They may
+/// lag behind the target's, but once `committed` returns they hold nothing that was not committed. When a
+/// call fails or panics, or the round's forward does, the engine takes them back to where they rested
+/// after the last `committed`; a failed session gets no further call.
 pub trait DraftSession {
     /// Offers up to `out.room()` tokens that may follow `current`, the last token, not yet forwarded.
     /// Offering nothing is always right, and the only right answer before any committed row.
@@ -74,7 +79,7 @@ pub trait DraftSession {
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError>;
     /// Brings the own caches level with the target's, once, before `finish`: with the next token the
     /// pair left open at the frontier is completed; without one (error, cancel) the engine rewinds
-    /// both cache sets to the last complete pair.
+    /// both cache sets to the last complete pair, which is where the own caches rest then.
     fn settle(&mut self, _cx: &mut DraftCx<'_>, _next: Option<u32>) -> Result<(), DraftError> {
         Ok(())
     }
@@ -92,7 +97,7 @@ pub trait DraftSink {
     /// drawn from. Several rows are a block: none of them sees the others' tokens.
     ///
     /// # Shapes
-    /// `logits` [1,n,D] → target ids [1,n] uint32, lazy.
+    /// `logits` `[1,n,D]` → target ids `[1,n]` uint32, lazy.
     fn draw(&mut self, logits: &Array, vocabulary: Option<&DraftVocabulary>) -> Result<Array, DraftError>;
     /// Offers tokens that are certain, as a look-up does.
     fn known(&mut self, ids: &[u32]) -> Result<(), DraftError>;

@@ -270,7 +270,7 @@ impl Engine for Faulty {
     }
 }
 
-/// The likeliest id of each row [n].
+/// The likeliest id of each row `[n]`.
 fn argmax(rows: &Distribution) -> Result<Array> {
     Ok(match rows {
         Distribution::Point { ids } => ids.clone(),

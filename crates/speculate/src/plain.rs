@@ -23,10 +23,10 @@ use crate::{
 struct Step {
     /// The slot of the token that was forwarded.
     slot: usize,
-    /// The drawn token [1] uint32.
+    /// The drawn token `[1]` uint32.
     token: Array,
     facts: Lazy<(Drawn, RowFacts)>,
-    /// `Hidden.aux` of the forwarded token [1,1,E], when a session listens to it.
+    /// `Hidden.aux` of the forwarded token `[1,1,E]`, when a session listens to it.
     aux: Option<Array>,
 }
 
@@ -140,7 +140,7 @@ fn rewind(request: &mut RequestState, slot: usize) {
 /// Builds one step in a transaction of its own, which stays open on success.
 ///
 /// # Shapes
-/// `in_flight` [1], a drawn token that is not on the host yet; it is forwarded instead of the current one.
+/// `in_flight` `[1]`, a drawn token that is not on the host yet; it is forwarded instead of the current one.
 fn build(
     model: &dyn Model,
     request: &mut RequestState,
@@ -187,7 +187,7 @@ fn forward(
 }
 
 /// # Shapes
-/// `token` [1].
+/// `token` `[1]`.
 fn drawn(token: &Array, report: Option<Logprobs>) -> Result<Lazy<Drawn>> {
     let first_id = |host: Option<Host>| host.map(Host::ids).and_then(|ids| ids.first().copied());
     let Some(report) = report else {

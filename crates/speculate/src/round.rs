@@ -85,7 +85,7 @@ fn take_back(hearing: &Hearing, request: &mut RequestState) {
 /// Everything the wait brings.
 struct Built {
     facts: Lazy<(Verdict, RowFacts)>,
-    /// `Hidden.aux` of current and drafts [1,1+n,E], when the session listens to it.
+    /// `Hidden.aux` of current and drafts `[1,1+n,E]`, when the session listens to it.
     aux: Option<Array>,
 }
 
@@ -123,7 +123,7 @@ fn build<R: Engine>(
 }
 
 /// # Shapes
-/// `drafts` [n] → [1,1+n].
+/// `drafts` `[n]` → `[1,1+n]`.
 fn feed(current: u32, drafts: Option<&Array>) -> Result<Array> {
     let current = Array::from_slice(&[current], &[1]);
     let flat = match drafts {
@@ -134,7 +134,7 @@ fn feed(current: u32, drafts: Option<&Array>) -> Result<Array> {
 }
 
 /// # Shapes
-/// [1,n,E] → [n,V].
+/// `[1,n,E]` → `[n,V]`.
 pub(crate) fn logits(model: &dyn Model, hidden: &Hidden) -> Result<Array> {
     let logits = model.unembed(&hidden.last)?;
     Ok(logits.reshape(&[logits.dim(1), logits.dim(2)])?)

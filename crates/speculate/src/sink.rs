@@ -23,9 +23,9 @@ pub(crate) struct Drafts<'a> {
     sampler: &'a Sampler,
     history: &'a History,
     room: usize,
-    /// Draft ids [c] uint32.
+    /// Draft ids `[c]` uint32.
     ids: Option<Array>,
-    /// Whether each draft came from logits that can be sampled [c] bool.
+    /// Whether each draft came from logits that can be sampled `[c]` bool.
     sound: Option<Array>,
     count: usize,
 }
@@ -40,12 +40,12 @@ impl<'a> Drafts<'a> {
         self.count
     }
 
-    /// Draft ids [c] uint32; `None` without drafts.
+    /// Draft ids `[c]` uint32; `None` without drafts.
     pub(crate) fn ids(&self) -> Option<&Array> {
         self.ids.as_ref()
     }
 
-    /// Whether each draft came from logits that can be sampled [c] bool.
+    /// Whether each draft came from logits that can be sampled `[c]` bool.
     pub(crate) fn sound(&self) -> Option<&Array> {
         self.sound.as_ref()
     }
@@ -99,7 +99,7 @@ impl<'a> Drafts<'a> {
     }
 
     /// # Shapes
-    /// [1,n,D] → [n,D].
+    /// `[1,n,D]` → `[n,D]`.
     fn check_rows(&self, logits: &Array, vocabulary: Option<&DraftVocabulary>) -> Result<Array, DraftError> {
         let target = self.sampler.vocabulary();
         let columns = vocabulary.map_or(target, |v| v.len());
@@ -117,7 +117,7 @@ impl<'a> Drafts<'a> {
     }
 
     /// # Shapes
-    /// `ids` and `sound` [n].
+    /// `ids` and `sound` `[n]`.
     fn push(&mut self, ids: &Array, sound: &Array) -> Result<(), DraftError> {
         self.ids = Some(extended(self.ids.as_ref(), ids)?);
         self.sound = Some(extended(self.sound.as_ref(), sound)?);

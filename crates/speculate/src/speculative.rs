@@ -136,3 +136,6 @@ impl<R: Engine> Decoder for Speculative<R> {
         &self.statistics
     }
 }
+
+#[cfg(test)]
+mod tests;

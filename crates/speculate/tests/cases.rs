@@ -27,15 +27,16 @@ fn vocabulary(model: &Rc<dyn Model>) -> usize {
     model.facts().vocabulary
 }
 
+type Tried<T> = Result<T, Box<dyn std::error::Error>>;
+
 /// The gap between the two best logits after `tokens`.
-fn top_two_gap(model: &dyn Model, tokens: &[u32]) -> f32 {
+fn top_two_gap(model: &dyn Model, tokens: &[u32]) -> Tried<f32> {
     let mut caches = model.make_caches();
-    let hidden = model.forward(&Batch::from_ids(tokens, 0).unwrap(), &mut [&mut caches]).unwrap();
-    let logits = model.unembed(&hidden.last).unwrap().contiguous().unwrap();
-    let mut row: Vec<f32> =
-        logits.to_vec_exact().unwrap()[(tokens.len() - 1) * model.facts().vocabulary..].to_vec();
+    let hidden = model.forward(&Batch::from_ids(tokens, 0)?, &mut [&mut caches])?;
+    let logits: Vec<f32> = model.unembed(&hidden.last)?.contiguous()?.to_vec_exact()?;
+    let mut row = logits[(tokens.len() - 1) * model.facts().vocabulary..].to_vec();
     row.sort_by(|a, b| b.total_cmp(a));
-    row[0] - row[1]
+    Ok(row[0] - row[1])
 }
 
 /// Equal ids, or a first difference where the target's two best tokens were all but equal.
@@ -44,7 +45,7 @@ fn assert_same(model: &dyn Model, prompt: &[u32], got: &[u32], want: &[u32], wha
         return assert_eq!(got.len(), want.len(), "{what}");
     };
     let tokens: Vec<u32> = prompt.iter().chain(&want[..at]).copied().collect();
-    let gap = top_two_gap(model, &tokens);
+    let gap = top_two_gap(model, &tokens).expect("logits");
     println!("{what}: first difference at {at}, gap between the two best logits {gap:.3e}");
     assert!(gap < NEAR_TIE, "{what}: {got:?} instead of {want:?}");
 }
@@ -213,25 +214,24 @@ fn chunked(
     drafter: Option<Rc<dyn Drafter>>,
     asked: &Request,
     chunk: usize,
-) -> Vec<u32> {
-    let sampler = Sampler::new(asked.options.clone(), vocabulary(model)).unwrap();
-    let mut request =
-        RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &[]).unwrap();
-    let mut decoder = make_decoder(model.clone(), drafter, asked.policy, &request).unwrap();
+) -> Tried<Vec<u32>> {
+    let sampler = Sampler::new(asked.options.clone(), vocabulary(model))?;
+    let mut request = RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &[])?;
+    let mut decoder = make_decoder(model.clone(), drafter, asked.policy, &request)?;
     let mut slot = 0;
     for ids in asked.prompt[..asked.prompt.len() - 1].chunks(chunk) {
-        let batch = Batch::from_ids(ids, slot).unwrap();
-        let hidden = model.forward(&batch, &mut [&mut request.target]).unwrap();
-        decoder.prefilled(&mut request, ids, &hidden.aux, slot).unwrap();
+        let batch = Batch::from_ids(ids, slot)?;
+        let hidden = model.forward(&batch, &mut [&mut request.target])?;
+        decoder.prefilled(&mut request, ids, &hidden.aux, slot)?;
         slot += ids.len();
     }
     let mut ids = Vec::new();
     while ids.len() < asked.max_tokens {
-        let run = decoder.next(&mut request, asked.max_tokens - ids.len()).unwrap();
+        let run = decoder.next(&mut request, asked.max_tokens - ids.len())?;
         ids.extend(run.tokens.iter().map(|t| t.id));
     }
-    decoder.finish(&mut request).unwrap();
-    ids
+    decoder.finish(&mut request)?;
+    Ok(ids)
 }
 
 #[test]
@@ -239,13 +239,17 @@ fn h32_history_does_not_depend_on_the_prefill() {
     let model = tiny();
     let options = SamplingOptions { repeat_penalty: 1.5, ..SamplingOptions::greedy() };
     let asked = Request { options, ..Request::greedy(&[2, 5, 7, 9], 20, 0) };
-    let want = chunked(&model, None, &asked, 512);
+    let want = chunked(&model, None, &asked, 512).unwrap();
     for chunk in [1, 2, 3, 512] {
-        assert_eq!(chunked(&model, None, &asked, chunk), want, "chunks of {chunk}");
+        assert_eq!(chunked(&model, None, &asked, chunk).unwrap(), want, "chunks of {chunk}");
         for pattern in PATTERNS {
             let drafter = planned(pattern, vocabulary(&model), asked.prompt.len(), &want);
             let asked = Request { policy: DraftPolicy::Constant(4), ..asked.clone() };
-            assert_eq!(chunked(&model, Some(drafter), &asked, chunk), want, "{pattern:?}, chunks of {chunk}");
+            assert_eq!(
+                chunked(&model, Some(drafter), &asked, chunk).unwrap(),
+                want,
+                "{pattern:?}, chunks of {chunk}"
+            );
         }
     }
 }

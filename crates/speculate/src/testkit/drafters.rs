@@ -139,7 +139,7 @@ impl DraftSession for Scripted {
 }
 
 /// # Shapes
-/// → [1,1,V].
+/// → `[1,1,V]`.
 fn point_row(vocabulary: u32, id: u32) -> Array {
     let mut row = vec![0.0_f32; vocabulary as usize];
     row[id as usize] = SHARP;
@@ -207,7 +207,7 @@ impl DraftSession for FixedRows {
 /// A bad draft model for [`TableModel`](super::TableModel): a random table over the last token alone.
 pub struct TableDrafter {
     facts: DrafterFacts,
-    /// [V,V] float32.
+    /// `[V,V]` float32.
     table: Array,
 }
 

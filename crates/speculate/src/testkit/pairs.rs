@@ -69,7 +69,7 @@ struct PairSession {
     /// One past the last committed slot.
     next: usize,
     written: usize,
-    /// Hidden state [1,1,E] of the last committed slot, until its pair is complete.
+    /// Hidden state `[1,1,E]` of the last committed slot, until its pair is complete.
     waiting: Option<Array>,
     /// Drafts of the last proposal.
     offered: usize,
@@ -168,7 +168,7 @@ impl PairSession {
         Ok(())
     }
 
-    /// The pairs that a run completes: (ids [1,n], hidden [1,n,E]), n possibly 0.
+    /// The pairs that a run completes: (ids `[1,n]`, hidden `[1,n,E]`), n possibly 0.
     fn complete(&mut self, run: &CommittedRun<'_>, hidden: &Array) -> Result<(Array, Array), DraftError> {
         let ids = Array::from_slice(run.ids, &[1, run.ids.len() as i32]);
         let inner = hidden.try_index((.., ..-1, ..))?;
@@ -185,14 +185,14 @@ fn own<'c>(cx: &'c mut DraftCx<'_>) -> Result<&'c mut CacheSet, DraftError> {
 }
 
 /// # Shapes
-/// `ids` [1,n], `hidden` [1,n,E].
+/// `ids` `[1,n]`, `hidden` `[1,n,E]`.
 fn write(own: &mut CacheSet, ids: &Array, hidden: &Array) -> Result<View, DraftError> {
     let keys = ids.reshape(&[1, 1, -1, 1])?.as_dtype(Dtype::Float32)?;
     let layer = own.layer_mut(0).ok_or_else(|| DraftError::Other("no layer".into()))?;
     Ok(layer.get_mut().append(&keys, &hidden.expand_dims(1)?)?)
 }
 
-/// The newest value row [1,1,E].
+/// The newest value row `[1,1,E]`.
 fn last_value(view: &View, width: usize) -> Result<Array, DraftError> {
     Ok(view.values.try_index((.., .., -1.., ..))?.reshape(&[1, 1, width as i32])?)
 }
@@ -200,7 +200,7 @@ fn last_value(view: &View, width: usize) -> Result<Array, DraftError> {
 /// Draft logits from all pairs: the newest state leads, all states weighted by their tokens follow.
 ///
 /// # Shapes
-/// → [1,1,V].
+/// → `[1,1,V]`.
 fn thought(view: &View, width: usize) -> Result<Array, DraftError> {
     let weights = view.keys.add(Array::from_f32(1.0))?; // [1,1,S,1]
     let mean = view.values.multiply(&weights)?.mean_axis(2, false)?; // [1,1,E]

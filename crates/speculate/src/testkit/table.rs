@@ -19,7 +19,7 @@ const SPREAD: f64 = 4.0;
 /// A lazy model: row i's logits are the table's entry for tokens i − 1 and i; before slot 0 stands id 0.
 pub struct TableModel {
     facts: ModelFacts,
-    /// [V·V,V] float32.
+    /// `[V·V,V]` float32.
     table: Array,
     host: Vec<f32>,
 }
