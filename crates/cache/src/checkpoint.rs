@@ -93,18 +93,12 @@ impl CacheSet {
     /// Bad input changes nothing. Should MLX fail in the middle, the set rests at the start of the path
     /// if every layer can, and is poisoned otherwise.
     pub fn restore_path(&mut self, path: &[&Snapshot]) -> Result<()> {
-        self.check()?;
-        self.closed("restore")?;
+        self.can_restore_path(path)?;
         let (Some(first), Some(last)) = (path.first(), path.last()) else {
             return Ok(());
         };
         let (start, end) = (first.range().start, last.range().end);
-        self.check_path(path)?;
-        let steps: Vec<Vec<&LayerSnapshot>> = (0..self.layers.len())
-            .map(|index| path.iter().map(|snapshot| &snapshot.layers()[index]).collect())
-            .collect();
-        let mut layers = self.layers.iter().zip(&steps);
-        layers.try_for_each(|(layer, steps)| layer.get().can_restore(steps))?;
+        let steps = self.steps(path);
         self.unschedule();
         let mut layers = self.layers.iter_mut().zip(&steps);
         if let Err(error) = layers.try_for_each(|(layer, steps)| layer.get_mut().restore(steps)) {
@@ -115,6 +109,23 @@ impl CacheSet {
         }
         self.rest_at(end);
         Ok(())
+    }
+
+    /// Whether [`restore_path`](Self::restore_path) would accept `path`: every layer can be taken to its
+    /// end. The error says why not.
+    pub fn can_restore_path(&self, path: &[&Snapshot]) -> Result<()> {
+        self.check()?;
+        self.closed("restore")?;
+        self.check_path(path)?;
+        let steps = self.steps(path);
+        let mut layers = self.layers.iter().zip(&steps);
+        layers.try_for_each(|(layer, steps)| layer.get().can_restore(steps))
+    }
+
+    /// The snapshots of `path` for each layer.
+    fn steps<'a>(&self, path: &[&'a Snapshot]) -> Vec<Vec<&'a LayerSnapshot>> {
+        let layers = 0..self.layers.len();
+        layers.map(|index| path.iter().map(|snapshot| &snapshot.layers()[index]).collect()).collect()
     }
 
     fn capture(&mut self, slots: Range<usize>) -> Result<Snapshot> {

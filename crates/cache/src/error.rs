@@ -49,6 +49,16 @@ pub enum CacheError {
         /// The state found.
         got: String,
     },
+    /// A layer or snapshot of another kind than the operation needs.
+    #[error("{what}: expected {expected}, got {got}")]
+    Kind {
+        /// The operation.
+        what: &'static str,
+        /// The kind it needs.
+        expected: String,
+        /// The kind found.
+        got: String,
+    },
     /// A snapshot of another model's cache set.
     #[error("{what}: expected a snapshot of {expected}, got one of {got}; prefill instead")]
     Foreign {
@@ -66,6 +76,12 @@ pub enum CacheError {
         from: usize,
         /// One past its last slot.
         to: usize,
+        /// Why it was lost.
+        reason: String,
+    },
+    /// A recurrent state that cannot be trusted: its set was poisoned while it held the state.
+    #[error("the recurrent state is lost ({reason}); drop it and prefill again")]
+    LostState {
         /// Why it was lost.
         reason: String,
     },

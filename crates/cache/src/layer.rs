@@ -4,7 +4,7 @@ use std::{fmt, ops::Range};
 
 use mlx_rs::Array;
 
-use crate::{KvCache, LayerSnapshot, Result};
+use crate::{CacheError, KvCache, LayerSnapshot, RecurrentCache, Result, RotatingCache};
 
 /// Which cached slots each query of a block may attend to.
 #[derive(Clone)]
@@ -76,6 +76,11 @@ pub trait LayerCache {
     /// Rows appended from here on may be taken back: until [`end`](Self::end), `rewind` must reach
     /// every offset from this one on.
     fn begin(&mut self) {}
+    /// Like [`begin`](Self::begin), for rows that are kept together or not at all: until
+    /// [`end`](Self::end), `rewind` must reach this offset and the last one.
+    fn begin_whole(&mut self) {
+        self.begin();
+    }
     /// The rows up to the offset are final; whatever was kept since `begin` may go.
     fn end(&mut self) {}
     /// Until [`unschedule`](Self::unschedule), [`snapshot`](Self::snapshot) must succeed at each of
@@ -91,6 +96,10 @@ pub trait LayerCache {
 pub enum Layer {
     /// Full attention: every key and value is kept.
     Kv(KvCache),
+    /// Sliding-window attention: the last keys and values are kept.
+    Rotating(RotatingCache),
+    /// No attention: the past is folded into a state.
+    Recurrent(RecurrentCache),
 }
 
 impl Layer {
@@ -98,6 +107,8 @@ impl Layer {
     pub fn get(&self) -> &dyn LayerCache {
         match self {
             Layer::Kv(kv) => kv,
+            Layer::Rotating(window) => window,
+            Layer::Recurrent(state) => state,
         }
     }
 
@@ -105,7 +116,38 @@ impl Layer {
     pub fn get_mut(&mut self) -> &mut dyn LayerCache {
         match self {
             Layer::Kv(kv) => kv,
+            Layer::Rotating(window) => window,
+            Layer::Recurrent(state) => state,
         }
+    }
+
+    /// The layer for appending keys and values; an error if it has none.
+    pub fn attention_mut(&mut self) -> Result<&mut dyn LayerCache> {
+        match self {
+            Layer::Recurrent(_) => Err(self.kind_error("attention", "a layer of keys and values")),
+            _ => Ok(self.get_mut()),
+        }
+    }
+
+    /// The layer for handing over recurrent states; an error if it holds keys and values.
+    pub fn recurrent_mut(&mut self) -> Result<&mut RecurrentCache> {
+        match self {
+            Layer::Recurrent(state) => Ok(state),
+            _ => Err(self.kind_error("recurrence", "a recurrent layer")),
+        }
+    }
+
+    /// What the kind is called in messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Layer::Kv(_) => "full attention",
+            Layer::Rotating(_) => "sliding window",
+            Layer::Recurrent(_) => "recurrent",
+        }
+    }
+
+    fn kind_error(&self, what: &'static str, expected: &str) -> CacheError {
+        CacheError::Kind { what, expected: expected.into(), got: format!("one of kind {}", self.kind()) }
     }
 }
 

@@ -19,16 +19,27 @@
 #![deny(missing_docs)]
 
 mod checkpoint;
+mod codec;
 mod error;
+mod full;
 mod kv;
 mod layer;
+mod mask;
+mod points;
+mod recurrent;
+mod rotating;
 mod rows;
 mod set;
 mod snapshot;
+mod state;
 
 pub use error::{CacheError, Result};
 pub use kv::KvCache;
 pub use layer::{Layer, LayerCache, Mask, View};
+pub use points::{StateSnapshot, WindowSnapshot};
+pub use recurrent::RecurrentCache;
+pub use rotating::RotatingCache;
 pub use rows::GROW_SLOTS;
 pub use set::{CacheSet, SetId};
 pub use snapshot::{LayerSnapshot, RowsSnapshot, Snapshot};
+pub use state::RecurrentState;

@@ -107,13 +107,13 @@ impl CacheSet {
 
     /// Opens a transaction at the current offset and returns that offset. A second one is an error.
     pub fn begin(&mut self) -> Result<usize> {
-        self.check()?;
-        self.closed("begin")?;
-        self.level()?;
-        let base = self.frontier();
-        self.layers.iter_mut().for_each(|layer| layer.get_mut().begin());
-        self.open = Some(base);
-        Ok(base)
+        self.open(|layer| layer.get_mut().begin())
+    }
+
+    /// Like [`begin`](Self::begin), for rows that are committed together or not at all, as a chunk of a
+    /// prompt is: layers that fold the past then need not hold the state after each row.
+    pub fn begin_whole(&mut self) -> Result<usize> {
+        self.open(|layer| layer.get_mut().begin_whole())
     }
 
     /// Ends the transaction, keeping the first `kept` rows appended since it began. More rows than
@@ -140,6 +140,12 @@ impl CacheSet {
             Some(_) => self.commit(0),
             None => Ok(()),
         }
+    }
+
+    /// Whether [`rewind`](Self::rewind) to `offset` would succeed: every layer can go there.
+    pub fn can_rewind(&self, offset: usize) -> bool {
+        let bare = self.is_empty() && offset > self.bare;
+        self.check().is_ok() && !bare && self.layers.iter().all(|layer| layer.get().can_rewind(offset))
     }
 
     /// Takes every layer back to `offset` and ends the transaction, if one is open. All layers can, or
@@ -244,6 +250,16 @@ impl CacheSet {
             self.layers.iter_mut().for_each(|layer| layer.get_mut().end());
         }
         Ok(())
+    }
+
+    fn open(&mut self, tell: impl FnMut(&mut Layer)) -> Result<usize> {
+        self.check()?;
+        self.closed("begin")?;
+        self.level()?;
+        let base = self.frontier();
+        self.layers.iter_mut().for_each(tell);
+        self.open = Some(base);
+        Ok(base)
     }
 
     /// The offset of the layers, transaction or not.

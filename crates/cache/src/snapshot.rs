@@ -9,13 +9,19 @@ use std::{
 
 use mlx_rs::Array;
 
-use crate::{CacheError, Result, SetId, rows::RowsCell};
+use crate::{CacheError, Result, SetId, StateSnapshot, WindowSnapshot, rows::RowsCell};
 
 /// A remembered run of slots of a [`CacheSet`](crate::CacheSet), for all its layers.
 ///
 /// It holds ranges, not arrays: a second handle on a buffer would make the next write copy all of it.
 /// A layer copies the rows out when an append is about to overwrite them, or when its set is dropped
-/// first. Dropping the snapshot gives the copies' memory back.
+/// first. States of recurrent layers are never written, so these are shared. Dropping the snapshot gives
+/// the memory back.
+///
+/// A set of full-attention layers can be taken to every offset of the range, by way of
+/// [`split`](Self::split). Windows and folded states are remembered at the end of the range only, and a
+/// merged snapshot remembers those of both: [`reaches`](Self::reaches) and
+/// [`restore_point`](Self::restore_point) say where the snapshot can take a set.
 pub struct Snapshot {
     set: SetId,
     slots: Range<usize>,
@@ -53,7 +59,19 @@ impl Snapshot {
         self.layers.iter().map(LayerSnapshot::bytes).sum()
     }
 
-    /// Two snapshots: of the slots before `at`, and from `at` on. This one stays as it is.
+    /// Whether a set can be taken to `offset` with this snapshot, cut there.
+    pub fn reaches(&self, offset: usize) -> bool {
+        let inside = offset > self.slots.start && offset <= self.slots.end;
+        inside && self.layers.iter().all(|layer| layer.reaches(offset))
+    }
+
+    /// The last offset at or before `at_most` that the snapshot [`reaches`](Self::reaches).
+    pub fn restore_point(&self, at_most: usize) -> Option<usize> {
+        (self.slots.start + 1..=self.slots.end.min(at_most)).rev().find(|offset| self.reaches(*offset))
+    }
+
+    /// Two snapshots: of the slots before `at`, and from `at` on. This one stays as it is. The first one
+    /// restores to `at` only if this one [`reaches`](Self::reaches) it.
     pub fn split(&self, at: usize) -> Result<(Self, Self)> {
         self.usable()?;
         if at <= self.slots.start || at >= self.slots.end {
@@ -120,31 +138,116 @@ impl fmt::Debug for Snapshot {
 pub enum LayerSnapshot {
     /// Rows of a layer that can be cut at any slot.
     Rows(RowsSnapshot),
+    /// What a sliding window held.
+    Window(WindowSnapshot),
+    /// States of a recurrent layer.
+    State(StateSnapshot),
 }
 
 impl LayerSnapshot {
-    /// Bytes held as copies.
-    pub fn bytes(&self) -> usize {
+    /// The slots covered.
+    pub fn range(&self) -> Range<usize> {
         match self {
-            Self::Rows(rows) => rows.bytes(),
+            Self::Rows(rows) => rows.range(),
+            Self::Window(window) => window.range(),
+            Self::State(state) => state.range(),
         }
     }
 
-    fn split(&self, at: usize) -> Result<(Self, Self)> {
+    /// Bytes held for this snapshot.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Rows(rows) => rows.bytes(),
+            Self::Window(window) => window.bytes(),
+            Self::State(state) => state.bytes(),
+        }
+    }
+
+    /// Whether a layer can be taken to `offset` with this, cut there.
+    pub fn reaches(&self, offset: usize) -> bool {
+        match self {
+            Self::Rows(rows) => offset > rows.range().start && offset <= rows.range().end,
+            Self::Window(window) => window.reaches(offset),
+            Self::State(state) => state.reaches(offset),
+        }
+    }
+
+    /// The slots before `at`, and from `at` on; `at` lies inside the range.
+    pub fn split(&self, at: usize) -> Result<(Self, Self)> {
+        let slots = self.range();
+        if at <= slots.start || at >= slots.end {
+            let expected = format!("inside {}..{}", slots.start, slots.end);
+            return Err(CacheError::Offset { what: "split", expected, got: at });
+        }
         match self {
             Self::Rows(rows) => {
                 let (front, back) = rows.0.split(at)?;
                 Ok((Self::Rows(RowsSnapshot(front)), Self::Rows(RowsSnapshot(back))))
             }
+            Self::Window(window) => {
+                let (front, back) = window.0.split(at)?;
+                Ok((Self::Window(WindowSnapshot(front)), Self::Window(WindowSnapshot(back))))
+            }
+            Self::State(state) => {
+                let (front, back) = state.0.split(at)?;
+                Ok((Self::State(StateSnapshot(front)), Self::State(StateSnapshot(back))))
+            }
         }
     }
 
-    fn merge(&self, next: &Self) -> Result<Self> {
+    /// These slots and those of `next`, which is of the same kind and starts where these end.
+    pub fn merge(&self, next: &Self) -> Result<Self> {
+        let (end, start) = (self.range().end, next.range().start);
+        if start != end {
+            let expected = format!("{end} for the second snapshot to start at");
+            return Err(CacheError::Offset { what: "merge", expected, got: start });
+        }
         match (self, next) {
             (Self::Rows(first), Self::Rows(second)) => {
                 Ok(Self::Rows(RowsSnapshot(first.0.merge(&second.0)?)))
             }
+            (Self::Window(first), Self::Window(second)) => {
+                Ok(Self::Window(WindowSnapshot(first.0.merge(&second.0))))
+            }
+            (Self::State(first), Self::State(second)) => {
+                Ok(Self::State(StateSnapshot(first.0.merge(&second.0))))
+            }
+            (first, second) => Err(second.foreign("merge", first.kind())),
         }
+    }
+
+    pub(crate) fn rows(&self) -> Result<&RowsSnapshot> {
+        match self {
+            Self::Rows(rows) => Ok(rows),
+            other => Err(other.foreign("restore", "rows")),
+        }
+    }
+
+    pub(crate) fn window(&self) -> Result<&WindowSnapshot> {
+        match self {
+            Self::Window(window) => Ok(window),
+            other => Err(other.foreign("restore", "a window")),
+        }
+    }
+
+    pub(crate) fn state(&self) -> Result<&StateSnapshot> {
+        match self {
+            Self::State(state) => Ok(state),
+            other => Err(other.foreign("restore", "states")),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Rows(_) => "rows",
+            Self::Window(_) => "a window",
+            Self::State(_) => "states",
+        }
+    }
+
+    fn foreign(&self, what: &'static str, expected: &str) -> CacheError {
+        let name = |kind| format!("a layer's snapshot of {kind}");
+        CacheError::Kind { what, expected: name(expected), got: name(self.kind()) }
     }
 }
 
@@ -175,7 +278,7 @@ impl RowsSnapshot {
     /// # Shapes
     /// Both are `[1,K,L,D]` for a range of L slots.
     pub fn read(&self) -> Result<(Array, Array)> {
-        self.0.read()
+        self.0.codec().decode(&self.0.read()?)
     }
 }
 
