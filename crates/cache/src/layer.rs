@@ -4,7 +4,7 @@ use std::{fmt, ops::Range};
 
 use mlx_rs::Array;
 
-use crate::{CacheError, KvCache, LayerSnapshot, RecurrentCache, Result, RotatingCache};
+use crate::{CacheError, KvCache, LayerSnapshot, QuantizedCache, RecurrentCache, Result, RotatingCache};
 
 /// Which cached slots each query of a block may attend to.
 #[derive(Clone)]
@@ -96,6 +96,8 @@ pub trait LayerCache {
 pub enum Layer {
     /// Full attention: every key and value is kept.
     Kv(KvCache),
+    /// Full attention in fewer bits: every key and value is kept, approximately.
+    Quantized(QuantizedCache),
     /// Sliding-window attention: the last keys and values are kept.
     Rotating(RotatingCache),
     /// No attention: the past is folded into a state.
@@ -107,6 +109,7 @@ impl Layer {
     pub fn get(&self) -> &dyn LayerCache {
         match self {
             Layer::Kv(kv) => kv,
+            Layer::Quantized(packed) => packed,
             Layer::Rotating(window) => window,
             Layer::Recurrent(state) => state,
         }
@@ -116,6 +119,7 @@ impl Layer {
     pub fn get_mut(&mut self) -> &mut dyn LayerCache {
         match self {
             Layer::Kv(kv) => kv,
+            Layer::Quantized(packed) => packed,
             Layer::Rotating(window) => window,
             Layer::Recurrent(state) => state,
         }
@@ -137,10 +141,22 @@ impl Layer {
         }
     }
 
+    /// Like [`LayerCache::view`], for readers that attend the rows again and must see them as they came;
+    /// an error where the layer cannot show that.
+    pub fn raw_view(&self) -> Result<Option<View>> {
+        match self {
+            Layer::Quantized(_) => {
+                Err(self.kind_error("raw view", "a layer of keys and values as they came"))
+            }
+            _ => self.get().view(),
+        }
+    }
+
     /// What the kind is called in messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Layer::Kv(_) => "full attention",
+            Layer::Quantized(_) => "quantized full attention",
             Layer::Rotating(_) => "sliding window",
             Layer::Recurrent(_) => "recurrent",
         }
