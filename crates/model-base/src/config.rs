@@ -43,8 +43,13 @@ impl Config {
         let Value::Object(values) = value else {
             return Err(mismatch("top level".into(), "an object", short(&value)));
         };
-        let end_tokens = end_tokens(values.get("eos_token_id").unwrap_or(&Value::Null))?;
-        Ok(Self { values, prefix: String::new(), end_tokens })
+        let own = end_tokens(values.get("eos_token_id").unwrap_or(&Value::Null))?;
+        // A wrapper around a language model may leave them to the inner configuration.
+        let inner = values.get("text_config").and_then(|text| text.get("eos_token_id"));
+        let inner = end_tokens(inner.unwrap_or(&Value::Null))?;
+        let mut config = Self { values, prefix: String::new(), end_tokens: own };
+        config.add_end_tokens(&inner);
+        Ok(config)
     }
 
     /// End tokens of the configuration and the generation configuration, ascending.
@@ -96,9 +101,14 @@ impl Config {
 
     /// A flag; absent and null are false.
     pub fn flag(&self, key: &str) -> Result<bool> {
+        Ok(self.optional_flag(key)?.unwrap_or(false))
+    }
+
+    /// A flag; absent and null are `None`.
+    pub fn optional_flag(&self, key: &str) -> Result<Option<bool>> {
         match self.get(key) {
-            None => Ok(false),
-            Some(Value::Bool(flag)) => Ok(*flag),
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
             Some(value) => Err(mismatch(self.path(key), "true or false", short(value))),
         }
     }

@@ -10,7 +10,7 @@ use crate::{
 pub struct Family {
     /// The value of `model_type`.
     pub name: &'static str,
-    /// Endings of tensor names that carry nothing this family needs.
+    /// Endings of tensor names that carry nothing this family needs, and beginnings, which end in a dot.
     pub ignorable: &'static [&'static str],
     /// Builds the model; every weight is read here.
     pub build: fn(&Config, &Weights) -> Result<Box<dyn Model>>,

@@ -2,15 +2,30 @@
 
 #![deny(missing_docs)]
 
+mod decoder;
+mod gemma3;
+mod gemma4;
 mod gguf;
 mod llama;
 mod load;
+mod qwen3;
+mod qwen3_5;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod text;
 
 use foretoken_model_base::Family;
 
 pub use load::{Loaded, load};
 
 /// Every family, sorted by name.
-pub const FAMILIES: &[Family] = &[llama::FAMILY];
+pub const FAMILIES: &[Family] = &[
+    gemma3::FAMILY,
+    gemma3::TEXT_FAMILY,
+    gemma4::FAMILY,
+    gemma4::TEXT_FAMILY,
+    llama::FAMILY,
+    qwen3::FAMILY,
+    qwen3_5::FAMILY,
+    qwen3_5::TEXT_FAMILY,
+];

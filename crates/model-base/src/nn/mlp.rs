@@ -1,19 +1,17 @@
 //! The gated feed-forward block.
 
-use mlx_rs::{
-    Array,
-    ops::{multiply, sigmoid},
-};
+use mlx_rs::{Array, ops::multiply};
 
-use super::Linear;
+use super::{Activation, Linear};
 use crate::{Result, weights::Cursor};
 
-/// down(silu(gate(x)) · up(x)) (Shazeer, GLU Variants Improve Transformer).
+/// down(act(gate(x)) · up(x)), with SiLU unless told otherwise (Shazeer, GLU Variants Improve Transformer).
 #[derive(Debug, Clone)]
 pub struct Mlp {
     gate: Linear,
     up: Linear,
     down: Linear,
+    activation: Activation,
 }
 
 impl Mlp {
@@ -23,14 +21,21 @@ impl Mlp {
             gate: Linear::load(&at.at("gate_proj"), width, inner, bias)?,
             up: Linear::load(&at.at("up_proj"), width, inner, bias)?,
             down: Linear::load(&at.at("down_proj"), inner, width, bias)?,
+            activation: Activation::Silu,
         })
+    }
+
+    /// The same block with another activation.
+    #[must_use]
+    pub fn activated(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self
     }
 
     /// # Shapes
     /// [B,L,E] → [B,L,E].
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = (self.gate.forward(x)?, self.up.forward(x)?);
-        let silu = multiply(&gate, sigmoid(&gate)?)?;
-        self.down.forward(&multiply(silu, up)?)
+        self.down.forward(&multiply(self.activation.of(&gate)?, up)?)
     }
 }

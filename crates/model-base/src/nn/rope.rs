@@ -30,30 +30,58 @@ impl Rope {
 
     /// As `rope_scaling` (or `rope_parameters`) asks; an unknown kind is an error.
     pub fn from_config(config: &Config, size: usize, base: f32) -> Result<Self> {
+        match config.section("rope_scaling")?.or(config.section("rope_parameters")?) {
+            Some(scaling) => Self::from_scaling(&scaling, size, base),
+            None => Ok(Self::new(size, base)),
+        }
+    }
+
+    /// As one section of a configuration asks; an unknown kind is an error.
+    pub fn from_scaling(scaling: &Config, size: usize, base: f32) -> Result<Self> {
         let plain = Self::new(size, base);
-        let Some(scaling) = config.section("rope_scaling")?.or(config.section("rope_parameters")?) else {
-            return Ok(plain);
-        };
         let kind = match scaling.text("rope_type")? {
             Some(kind) => Some(kind),
             None => scaling.text("type")?,
         };
         match kind.unwrap_or("default") {
-            "default" => Ok(plain),
+            // Sections of text, height and width turn alike as long as there is only text.
+            "default" | "mrope" => Ok(plain),
             "linear" => {
-                let factor = positive(&scaling, "factor", scaling.number("factor")?)?;
+                let factor = positive(scaling, "factor", scaling.number("factor")?)?;
                 Ok(Self { scale: 1.0 / factor, ..plain })
             }
             "llama3" => {
-                let wavelengths = Llama3::read(&scaling)?.wavelengths(size, base);
+                let wavelengths = Llama3::read(scaling)?.wavelengths(size, base);
                 Ok(Self::with_wavelengths(size, &wavelengths))
             }
+            "proportional" => {
+                let share = scaling.number("partial_rotary_factor")?.unwrap_or(1.0);
+                let rotated = rotated(&scaling.path("partial_rotary_factor"), size, share)?;
+                let factor = positive(scaling, "factor", scaling.number("factor")?.or(Some(1.0)))?;
+                Ok(Self::proportional(size, rotated, base, factor))
+            }
             other => Err(ModelError::Config {
-                what: "rope_scaling.rope_type".into(),
-                expected: "default, linear or llama3".into(),
+                what: scaling.path("rope_type"),
+                expected: "default, linear, llama3 or proportional".into(),
                 got: format!("{other:?}"),
             }),
         }
+    }
+
+    /// Only the first `share` of a head's entries turns, and pairs up in itself. `section` names the
+    /// kind of scaling, and the share in errors.
+    pub fn partial(section: &Config, size: usize, share: f32, base: f32) -> Result<Self> {
+        let rotated = rotated(&section.path("partial_rotary_factor"), size, share)?;
+        Self::from_scaling(section, rotated, base)
+    }
+
+    /// Wavelengths of the whole head for its first `rotated` / 2 pairs, none for the others: pairs lie
+    /// D/2 apart, and those without a wavelength stay where they are (ml-explore/mlx-lm,
+    /// `mlx_lm/models/rope_utils.py`).
+    pub fn proportional(size: usize, rotated: usize, base: f32, factor: f32) -> Self {
+        let turning = wavelengths(size, base).take(rotated / 2).map(|w| w * factor);
+        let still = (rotated / 2..size / 2).map(|_| f32::INFINITY);
+        Self::with_wavelengths(size, &turning.chain(still).collect::<Vec<_>>())
     }
 
     /// Plain wavelengths multiplied by one factor per pair, as GGUF files store a scaling.
@@ -91,6 +119,19 @@ impl Rope {
 /// base^(2i/D) for each pair i.
 fn wavelengths(size: usize, base: f32) -> impl Iterator<Item = f32> {
     (0..size / 2).map(move |i| base.powf(2.0 * i as f32 / size as f32))
+}
+
+/// How many entries of a head turn: an even number.
+fn rotated(what: &str, size: usize, share: f32) -> Result<usize> {
+    let rotated = (size as f32 * share) as usize;
+    if (0.0..=1.0).contains(&share) && rotated > 0 && rotated.is_multiple_of(2) {
+        return Ok(rotated);
+    }
+    Err(ModelError::Config {
+        what: what.into(),
+        expected: format!("a share above 0 and up to 1 that turns an even part of head size {size}"),
+        got: share.to_string(),
+    })
 }
 
 /// The scaling of Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, and those

@@ -45,12 +45,15 @@ pub struct DraftHeads {
 const DRAFT_PREFIX: &str = "mtp.";
 
 impl Weights {
-    /// What was used so far. A name is expected to stay unused when it ends in one of `ignorable`.
+    /// What was used so far. A name is expected to stay unused when it ends in one of `ignorable`, or
+    /// begins with one that ends in a dot.
     pub fn report(&self, ignorable: &[&str]) -> LoadReport {
         let used = self.used.borrow();
         let left = self.names().filter(|name| !used.contains(*name)).map(str::to_owned);
         let expected = |name: &String| {
-            ignorable.iter().any(|tail| name.ends_with(tail)) || name.starts_with(DRAFT_PREFIX)
+            let beginning = |part: &&str| part.ends_with('.') && name.starts_with(*part);
+            let known = |part: &&str| name.ends_with(*part) || beginning(part);
+            ignorable.iter().any(known) || name.starts_with(DRAFT_PREFIX)
         };
         let (ignored, unused) = left.partition(expected);
         LoadReport {

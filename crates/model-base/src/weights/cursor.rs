@@ -61,6 +61,19 @@ impl<'a> Cursor<'a> {
         self.weights.float(name, entry)
     }
 
+    /// The float tensor of this name in float32, whatever the computing type is.
+    ///
+    /// # Shapes
+    /// As [`tensor`](Self::tensor).
+    pub fn float32(&self, shape: &[usize]) -> Result<Array> {
+        let computed = self.tensor(shape)?;
+        if computed.dtype() == Dtype::Float32 {
+            return Ok(computed);
+        }
+        let (name, entry) = self.weights.entry(&self.name)?;
+        self.weights.float_as(name, entry, Dtype::Float32)
+    }
+
     /// The float tensor of this name on the host.
     ///
     /// # Shapes

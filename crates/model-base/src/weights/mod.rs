@@ -173,18 +173,22 @@ impl Weights {
 
     /// A float tensor in the computing type.
     fn float(&self, name: &str, entry: &Entry) -> Result<Array> {
+        self.float_as(name, entry, self.dtype)
+    }
+
+    fn float_as(&self, name: &str, entry: &Entry, dtype: Dtype) -> Result<Array> {
         let array = match &entry.place {
             Place::Held(array) => array.clone(),
             Place::File(file, range) => {
                 let raw = raw(file, name, entry, range);
                 let as_stored = matches!(
-                    (entry.coding, self.dtype),
+                    (entry.coding, dtype),
                     (Coding::F16, Dtype::Float16) | (Coding::Bf16, Dtype::Bfloat16)
                 );
                 if as_stored { raw.plain()? } else { raw.float32()? }
             }
         };
-        let array = array.as_dtype(self.dtype)?;
+        let array = array.as_dtype(dtype)?;
         settled(match entry.interleaved_heads {
             Some(heads) => half_split(name, &array, heads)?,
             None => array,
