@@ -2,9 +2,12 @@
 
 use std::{fmt, ops::Range};
 
-use mlx_rs::Array;
+use mlx_rs::{Array, ops::indexing::TryIndexOp};
 
-use crate::{CacheError, KvCache, LayerSnapshot, QuantizedCache, RecurrentCache, Result, RotatingCache};
+use crate::{
+    CacheError, KvCache, LayerSnapshot, QuantizedCache, RecurrentCache, Result, RotatingCache,
+    mask::window_mask,
+};
 
 /// Which cached slots each query of a block may attend to.
 #[derive(Clone)]
@@ -28,6 +31,25 @@ pub struct View {
     pub values: Array,
     /// What each query of the appended block may see.
     pub mask: Mask,
+}
+
+impl View {
+    /// The view of a full cache that the last `queries` tokens have through a sliding window of `window`
+    /// keys, their own included.
+    ///
+    /// # Shapes
+    /// `[1,K,S,D]` → `[1,K,min(S, window − 1 + queries),D]`.
+    pub fn narrow(&self, queries: usize, window: usize) -> Result<Self> {
+        let (slots, window) = (self.keys.dim(2) as usize, window.max(1));
+        if queries == 0 || queries > slots {
+            let (expected, got) = (format!("1 to {slots} queries"), format!("{queries} queries"));
+            return Err(CacheError::Shape { what: "view through a window", expected, got });
+        }
+        let past = (slots - queries).min(window - 1);
+        let rows = (.., .., (slots - past - queries) as i32.., ..);
+        let keys = self.keys.try_index(rows.clone())?;
+        Ok(Self { keys, values: self.values.try_index(rows)?, mask: window_mask(queries, past, window)? })
+    }
 }
 
 /// State of one layer for one sequence.

@@ -1,6 +1,8 @@
 //! The POS toy: rows whose every number tells which token and layer wrote them.
 
-use foretoken_cache::{CacheSet, KvCache, Layer, LayerSnapshot, Snapshot, View};
+use foretoken_cache::{
+    CacheSet, KvCache, Layer, LayerCache, LayerSnapshot, Mask, RecurrentCache, RecurrentState, Snapshot, View,
+};
 use mlx_rs::{Array, Device};
 
 /// Heads, key size and value size of each layer; the layers differ so that a mix-up shows.
@@ -112,4 +114,75 @@ pub(crate) fn run(first: u32, n: usize) -> Vec<u32> {
 /// The bytes of both buffers of every layer at a capacity of `slots`, float32.
 pub(crate) fn bytes(slots: usize) -> usize {
     SHAPES.iter().map(|(heads, key, value)| *heads as usize * slots * (key + value) as usize * 4).sum()
+}
+
+/// Appends tokens to a layer and returns what each of them saw, after the mask.
+pub(crate) fn sees(cache: &mut dyn LayerCache, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let (keys, values) = rows(0, tokens);
+    let view = cache.append(&keys, &values).expect("rows that fit");
+    visible(&view, tokens.len())
+}
+
+/// What each of the last `queries` tokens in a view of layer 0 may see.
+pub(crate) fn visible(view: &View, queries: usize) -> Vec<Vec<u32>> {
+    let keys = seen(0, view);
+    let bools = match &view.mask {
+        Mask::Bool(mask) => {
+            assert_eq!(mask.shape(), [queries as i32, keys.len() as i32]);
+            mask.contiguous().expect("contiguous").to_vec_exact::<bool>().expect("flags")
+        }
+        _ => Vec::new(),
+    };
+    let allowed = |query: usize, key: usize| match &view.mask {
+        Mask::All => queries == 1,
+        Mask::Causal => key <= keys.len() - queries + query,
+        _ => bools[query * keys.len() + key],
+    };
+    let row = |query| (0..keys.len()).filter(|key| allowed(query, *key)).map(|key| keys[key]).collect();
+    (0..queries).map(row).collect()
+}
+
+/// One step of the SUM toy: state' = (3·state + token + 1) mod 97.
+pub(crate) fn sum(state: u32, token: u32) -> u32 {
+    (3 * state + token + 1) % 97
+}
+
+/// The last three tokens, zeros where there were fewer, and the SUM state of all of them.
+pub(crate) fn folded(tokens: &[u32]) -> (Vec<u32>, u32) {
+    let padded = [&[0; TAIL][..], tokens].concat();
+    (padded[padded.len() - TAIL..].to_vec(), tokens.iter().fold(0, |state, token| sum(state, *token)))
+}
+
+/// Rows of the convolution tail: kernel 4.
+pub(crate) const TAIL: usize = 3;
+
+/// A layer's state as numbers on the host.
+pub(crate) fn state_of(state: &RecurrentState) -> (Vec<u32>, u32) {
+    let numbers = |array: &Option<Array>| array.as_ref().map(host).unwrap_or(vec![0.0; TAIL]);
+    (numbers(&state.tail).iter().map(|n| *n as u32).collect(), numbers(&state.state)[0] as u32)
+}
+
+/// Folds tokens into a recurrent layer, as a model's forward would: from the layer's state alone, handing
+/// over the states after the rows that the layer asks for.
+pub(crate) fn fold(cache: &mut RecurrentCache, tokens: &[u32]) {
+    let (mut tail, mut sum_of_all) = state_of(&cache.state().expect("a state"));
+    let mut states = Vec::new();
+    let stops = cache.stops(tokens.len());
+    for (index, token) in tokens.iter().enumerate() {
+        tail.remove(0);
+        tail.push(*token);
+        sum_of_all = sum(sum_of_all, *token);
+        if stops.contains(&(index + 1)) {
+            states.push(folded_arrays(&tail, sum_of_all));
+        }
+    }
+    cache.advance(tokens.len(), states).expect("the states asked for");
+}
+
+fn folded_arrays(tail: &[u32], sum: u32) -> RecurrentState {
+    let tail: Vec<f32> = tail.iter().map(|token| *token as f32).collect();
+    RecurrentState {
+        tail: Some(Array::from_slice(&tail, &[1, TAIL as i32, 1])),
+        state: Some(Array::from_slice(&[sum as f32], &[1, 1, 1, 1])),
+    }
 }
