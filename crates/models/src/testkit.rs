@@ -1,9 +1,16 @@
-//! A small random model for tests of other crates.
+//! Small random models for tests of other crates.
+
+mod kinds;
 
 use foretoken_model_base::{Config, LoadOptions, Model, Result, Weights};
 use mlx_rs::Array;
 
 use crate::llama;
+
+pub use kinds::{
+    HYB_KERNEL, TINY_WINDOW, hyb, hyb_arrays, hyb_config_json, tiny_window, tiny_window_arrays,
+    tiny_window_config_json,
+};
 
 /// Widths of [`tiny`]: model, heads, key/value heads, head size, feed-forward.
 const WIDTH: usize = 32;
