@@ -9,6 +9,8 @@
 //! - **Snapshots.** [`CacheSet::snapshot`] remembers slots without copying them; they are copied when
 //!   a later append is about to overwrite them, and [`CacheSet::restore`] brings them back.
 //!   [`CacheSet::schedule`] names the offsets to capture while a block is written.
+//! - **Reuse.** A [`prefix::PrefixCache`] keeps snapshots of earlier requests and takes the sets of the
+//!   next one to the longest beginning that its prompt shares with them.
 //! - **In place.** A layer's buffer is written in place as long as the layer is its sole owner.
 //!   Nothing here keeps a second handle on a buffer, and callers must not keep a [`View`].
 //!
@@ -26,6 +28,7 @@ mod kv;
 mod layer;
 mod mask;
 mod points;
+pub mod prefix;
 mod quantized;
 mod recurrent;
 mod rotating;
