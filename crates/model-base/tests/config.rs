@@ -1,5 +1,7 @@
 //! Configurations: end tokens, typed access, and rotations that are asked for.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod common;
 
 use common::{Folder, refused, refused_file};

@@ -1,5 +1,7 @@
 //! GGUF files: every type that is read, and files that are refused.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod common;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Matrices packed in MLX's affine layout: expansion, kept packing, and configurations that disagree.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod common;
 
 use common::{host, on_cpu, refused};

@@ -1,5 +1,7 @@
 //! Safetensors files: what is read, and what is refused without reading anything.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod common;
 
 use common::{Folder, f32s, host, on_cpu, open, refused, refused_file, safetensors};

@@ -1,5 +1,7 @@
 //! A tiny Llama written to files of every kind, right and wrong.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod common;
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
