@@ -9,9 +9,10 @@ use std::path::Path;
 use common::{Folder, Gguf, f32s, host, on_cpu, refused, refused_file, text};
 use foretoken_model_base::{
     LoadOptions, Result, Weights,
-    weights::{GgufFile, Renamed},
+    weights::{ComputeType, GgufFile, Matrix, Renamed},
 };
 use half::{bf16, f16};
+use mlx_rs::Array;
 use proptest::prelude::*;
 
 const F32: u32 = 0;
@@ -98,6 +99,31 @@ fn h43_every_block_type_matches_the_reference() {
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         println!("{name}: largest difference {off:.1e}");
         assert!(off <= BLOCK_TOLERANCE, "{name}: {off}");
+    }
+}
+
+#[test]
+fn blocks_that_stay_packed_keep_their_values() {
+    on_cpu();
+    let keep = LoadOptions { expand: false, compute: ComputeType::F32, ..LoadOptions::gpu() };
+    for (name, kind, size) in [("Q4_0", 2, 18), ("Q4_1", 3, 20), ("Q8_0", 8, 34)] {
+        // Two rows of two blocks; finite scales, all kinds of words.
+        let mut data: Vec<u8> = (0..4 * size).map(|i| (i * 89 + 7) as u8).collect();
+        data.chunks_mut(size).for_each(|block| {
+            block[..2].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
+            if kind == 3 {
+                block[2..4].copy_from_slice(&f16::from_f32(-1.5).to_le_bytes());
+            }
+        });
+        let file = Gguf::new().tensor("m.weight", &[64, 2], kind, &data);
+        let want = host(&weights(&file).at("m.weight").tensor(&[2, 64]).unwrap());
+        for heads in [None, Some(1)] {
+            let rename = |name: &str| Some(Renamed { name: name.into(), interleaved_heads: heads });
+            let kept = open(&file).unwrap().weights(keep, rename).unwrap();
+            let Matrix::Affine(packed) = kept.at("m").matrix(2, 64).unwrap() else { panic!("expanded") };
+            let ids = Array::from_slice(&[0u32, 1], &[2]);
+            assert_eq!(host(&packed.rows(&ids).unwrap()), want, "{name}");
+        }
     }
 }
 

@@ -80,6 +80,20 @@ fn packed_width_must_fit_the_columns() {
 }
 
 #[test]
+fn packed_words_must_be_words() {
+    on_cpu();
+    let (_, scales, biases) = ops::quantize(values(), 64, 4).unwrap();
+    let floats = Array::from_slice(&[0f32; OUT * 8], &[OUT as i32, 8]);
+    let parts = [("m.weight", floats), ("m.scales", scales), ("m.biases", biases.clone())];
+    let named =
+        |parts: &[(&str, Array)]| parts.iter().map(|(n, a)| (n.to_string(), a.clone())).collect::<Vec<_>>();
+    let weights = Weights::from_arrays(named(&parts), LoadOptions::cpu());
+    refused(weights.at("m").matrix(OUT, IN), &["m.weight", "uint32", "F32"]);
+    let weights = Weights::from_arrays(named(&parts[..2]), LoadOptions::cpu());
+    refused(weights.at("m").matrix(OUT, IN), &["m.weight", "without biases"]);
+}
+
+#[test]
 fn other_modes_are_refused() {
     let text = r#"{"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}"#;
     refused(Config::parse(text).unwrap().quantization(), &["quantization.mode", "affine", "mxfp4"]);

@@ -55,10 +55,15 @@ impl Affine {
 
 impl Matrix {
     pub(super) fn read(at: &Cursor<'_>, rows: usize, columns: usize) -> Result<Self> {
-        if !at.at("scales").exists() {
-            return Ok(Matrix::Dense(at.at("weight").tensor(&[rows, columns])?));
-        }
         let weights = at.weights();
+        if !at.at("scales").exists() {
+            let weight = at.at("weight");
+            let keep = !weights.options.expand && weight.shape() == Some(&[rows, columns]);
+            return Ok(match if keep { weight.blocks()? } else { None } {
+                Some(packed) => Matrix::Affine(packed),
+                None => Matrix::Dense(weight.tensor(&[rows, columns])?),
+            });
+        }
         let packed = read_affine(at, rows, columns)?;
         if weights.options.expand {
             return Ok(Matrix::Dense(packed.expand(weights.dtype)?));
@@ -95,7 +100,7 @@ fn read_affine(at: &Cursor<'_>, rows: usize, columns: usize) -> Result<Affine> {
     at.weights().quantization.check(at.name(), found)?;
     let shape = [rows, groups];
     Ok(Affine {
-        weight: at.words("weight")?.as_dtype(Dtype::Uint32)?,
+        weight: weight.words()?,
         scales: scales.tensor(&shape)?,
         biases: at.at("biases").tensor(&shape)?,
         group: found.group as i32,

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use mlx_rs::{Array, Dtype};
 
-use super::{Coding, Matrix, Weights, settled};
+use super::{Affine, Coding, Matrix, Weights, settled};
 use crate::{ModelError, Result};
 
 /// A place in the table: `weights.at("model").at("layers").at(3)` stands at `model.layers.3`.
@@ -95,11 +95,19 @@ impl<'a> Cursor<'a> {
         Matrix::read(self, rows, columns)
     }
 
-    /// Tensor `part` of this module in its own type.
-    pub(super) fn words(&self, part: &str) -> Result<Array> {
-        let at = self.at(part);
-        let (name, entry) = self.weights.entry(&at.name)?;
-        self.weights.plain(name, entry)
+    /// The packed words of this name.
+    pub(super) fn words(&self) -> Result<Array> {
+        let (name, entry) = self.weights.entry(&self.name)?;
+        match entry.coding {
+            Coding::U32 => self.weights.plain(name, entry),
+            other => Err(misfit(name, "packed words, uint32".into(), other.name().into())),
+        }
+    }
+
+    /// The matrix of this name in the affine layout, when it is stored in blocks that fit it.
+    pub(super) fn blocks(&self) -> Result<Option<Affine>> {
+        let (name, entry) = self.weights.entry(&self.name)?;
+        self.weights.packed(name, entry)
     }
 }
 
