@@ -7,7 +7,7 @@ use crate::{Result, weights::Cursor};
 
 /// A table of V rows of width E.
 ///
-/// One copy [V,E] serves both directions.
+/// One copy `[V,E]` serves both directions.
 #[derive(Debug, Clone)]
 pub struct Embedding {
     /// As the weight of a product from width E to vocabulary V.
@@ -23,7 +23,7 @@ impl Embedding {
     /// The rows of ids. Ids are not checked against V: the caller does.
     ///
     /// # Shapes
-    /// [...] → [..., E].
+    /// `[...]` → `[..., E]`.
     pub fn rows(&self, ids: &Array) -> Result<Array> {
         self.table.rows(ids)
     }
@@ -31,7 +31,7 @@ impl Embedding {
     /// Logits by the same table.
     ///
     /// # Shapes
-    /// [..., E] → [..., V].
+    /// `[..., E]` → `[..., V]`.
     pub fn unembed(&self, x: &Array) -> Result<Array> {
         self.table.of(x)
     }

@@ -10,30 +10,30 @@ use crate::{
     weights::{Affine, Cursor, Matrix, settled},
 };
 
-/// y = x·Wᵀ + b for a checkpoint's W [out,in].
+/// y = x·Wᵀ + b for a checkpoint's W `[out,in]`.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Product,
-    /// [out].
+    /// `[out]`.
     bias: Option<Array>,
 }
 
-/// A matrix ready for products. Floats stay as the checkpoint has them, [out,in], on every device:
-/// measured with OpenBLAS on two cores, the transposed view of [out,in] is as fast as a copy in [in,out]
+/// A matrix ready for products. Floats stay as the checkpoint has them, `[out,in]`, on every device:
+/// measured with OpenBLAS on two cores, the transposed view of `[out,in]` is as fast as a copy in `[in,out]`
 /// or faster (an unembedding of 49152 rows takes half the time), and a row is one run of memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Product {
     Dense {
-        /// [out,in].
+        /// `[out,in]`.
         rows: Array,
-        /// The same memory as [in,out].
+        /// The same memory as `[in,out]`.
         view: Array,
     },
     Affine(Affine),
 }
 
 impl Product {
-    /// `matrix` is [out,in].
+    /// `matrix` is `[out,in]`.
     pub(crate) fn new(matrix: Matrix) -> Result<Self> {
         Ok(match matrix {
             Matrix::Dense(rows) => Product::Dense { view: settled(rows.transpose()?)?, rows },
@@ -41,7 +41,7 @@ impl Product {
         })
     }
 
-    /// Rows of W: [...] → [..., in].
+    /// Rows of W: `[...]` → `[..., in]`.
     pub(crate) fn rows(&self, ids: &Array) -> Result<Array> {
         match self {
             Product::Dense { rows, .. } => Ok(take_axis(rows, ids, 0)?),
@@ -49,7 +49,7 @@ impl Product {
         }
     }
 
-    /// [..., in] → [..., out].
+    /// `[..., in]` → `[..., out]`.
     pub(crate) fn of(&self, x: &Array) -> Result<Array> {
         Ok(match self {
             Product::Dense { view, .. } => matmul(x, view)?,
@@ -71,7 +71,7 @@ impl Linear {
     /// Rows of W for chosen outputs; a bias is not part of them.
     ///
     /// # Shapes
-    /// [n] → [n,in].
+    /// `[n]` → `[n,in]`.
     pub fn rows(&self, ids: &Array) -> Result<Array> {
         self.weight.rows(ids)
     }
@@ -79,7 +79,7 @@ impl Linear {
     /// The product.
     ///
     /// # Shapes
-    /// [..., in] → [..., out].
+    /// `[..., in]` → `[..., out]`.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let y = self.weight.of(x)?;
         Ok(match &self.bias {

@@ -7,7 +7,7 @@ use crate::{Result, weights::Cursor};
 /// x / sqrt(mean(x²) + ε) · w (Zhang and Sennrich, Root Mean Square Layer Normalization).
 #[derive(Debug, Clone)]
 pub struct RmsNorm {
-    /// [size].
+    /// `[size]`.
     weight: Array,
     epsilon: f32,
 }
@@ -21,7 +21,7 @@ impl RmsNorm {
     /// Normalises the last axis.
     ///
     /// # Shapes
-    /// [..., size] → [..., size].
+    /// `[..., size]` → `[..., size]`.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         Ok(rms_norm(x, Some(&self.weight), self.epsilon)?)
     }

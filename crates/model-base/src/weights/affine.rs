@@ -14,7 +14,7 @@ use crate::{ModelError, Result};
 /// A matrix of a checkpoint.
 #[derive(Debug, Clone)]
 pub enum Matrix {
-    /// Floats in the computing type [rows, columns].
+    /// Floats in the computing type `[rows, columns]`.
     Dense(Array),
     /// Packed words with scales and biases.
     Affine(Affine),
@@ -23,11 +23,11 @@ pub enum Matrix {
 /// A packed matrix: value = scale · word + bias, one scale and bias per group of columns.
 #[derive(Debug, Clone)]
 pub struct Affine {
-    /// Packed words [rows, columns·bits/32] uint32.
+    /// Packed words `[rows, columns·bits/32]` uint32.
     pub weight: Array,
-    /// [rows, columns/group].
+    /// `[rows, columns/group]`.
     pub scales: Array,
-    /// [rows, columns/group].
+    /// `[rows, columns/group]`.
     pub biases: Array,
     /// Columns that share a scale.
     pub group: i32,
@@ -39,7 +39,7 @@ impl Affine {
     /// Chosen rows as floats, lazy.
     ///
     /// # Shapes
-    /// `ids` [...] → [..., columns].
+    /// `ids` `[...]` → `[..., columns]`.
     pub fn rows(&self, ids: &Array) -> Result<Array> {
         let pick = |a: &Array| a.try_index(ids);
         let (weight, scales, biases) = (pick(&self.weight)?, pick(&self.scales)?, pick(&self.biases)?);

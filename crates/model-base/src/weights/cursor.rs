@@ -65,7 +65,7 @@ impl<'a> Cursor<'a> {
     /// The float tensor of this name on the host.
     ///
     /// # Shapes
-    /// [n], exactly `size`.
+    /// `[n]`, exactly `size`.
     pub fn floats(&self, size: usize) -> Result<Vec<f32>> {
         let array = settled(self.tensor(&[size])?.as_dtype(Dtype::Float32)?)?;
         let values = array.try_as_slice::<f32>();
@@ -75,7 +75,7 @@ impl<'a> Cursor<'a> {
     /// The token ids of this name, int32 or uint32.
     ///
     /// # Shapes
-    /// [n].
+    /// `[n]`.
     pub fn ids(&self) -> Result<Vec<u32>> {
         let (name, entry) = self.weights.entry(&self.name)?;
         let bad = |got: String| misfit(name, "a list of token ids, int32 or uint32".into(), got);
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
     /// The matrix of the module of this name: `weight`, with `scales` and `biases` when packed.
     ///
     /// # Shapes
-    /// [rows, columns] after expansion.
+    /// `[rows, columns]` after expansion.
     pub fn matrix(&self, rows: usize, columns: usize) -> Result<Matrix> {
         Matrix::read(self, rows, columns)
     }

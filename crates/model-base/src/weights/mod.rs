@@ -229,7 +229,7 @@ fn raw<'a>(file: &'a MappedFile, name: &'a str, entry: &'a Entry, range: &Range<
 
 /// Rows of each head from the order of interleaved rotation, pairs (2i, 2i+1), to (i, i + D/2).
 ///
-/// [H·D, ...] → [H·D, ...].
+/// `[H·D, ...]` → `[H·D, ...]`.
 fn half_split(name: &str, rows: &Array, heads: usize) -> Result<Array> {
     let (heads, shape) = (heads as i32, rows.shape().to_vec());
     if heads == 0 || shape[0] % (heads * 2) != 0 {
