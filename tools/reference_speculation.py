@@ -8,7 +8,6 @@ target's hidden state there after its final norm, E its embedding matrix.
 """
 import json
 import sys
-import time
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -223,16 +222,14 @@ def trace(target, head_dir):
         chat = [{'role': 'user', 'content': prompt}]
         ids = target.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
         ids = list(ids['input_ids'] if hasattr(ids, 'keys') else ids)
-        begin = time.time()
         plain, _ = decode(target, ids, None, 0, BUDGET, END_TOKENS)
-        row = dict(prompt=prompt, prompt_ids=ids, plain=plain, seconds_plain=round(time.time() - begin, 2))
+        row = dict(prompt=prompt, prompt_ids=ids, plain=plain)
         for name, head in heads(target, head_dir).items():
-            begin = time.time()
             out, rounds = decode(target, ids, head, DEPTH, BUDGET, END_TOKENS)
             assert out == plain, (name, prompt)
             row[name] = dict(
                 depth=DEPTH, rounds=rounds, drafted=sum(d for d, _ in rounds), accepted=sum(a for _, a in rounds),
-                tokens_per_round=round(len(out) / len(rounds), 3), seconds=round(time.time() - begin, 2))
+                tokens_per_round=round(len(out) / len(rounds), 3))
         print(prompt[:40], len(plain), *(f"{n}: {row[n]['accepted']}/{row[n]['drafted']}" for n in ('single', 'seq')), flush=True)
         rows.append(row)
     return rows

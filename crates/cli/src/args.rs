@@ -53,7 +53,7 @@ pub(crate) struct ScoreArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
-    /// Also write all logits, [T,V] float32, as the tensor `logits` of this safetensors file.
+    /// Also write all logits, T × V in float32, as the tensor `logits` of this safetensors file.
     #[arg(long, value_name = "FILE")]
     pub(crate) logits: Option<PathBuf>,
     /// Print one JSON object instead of text.

@@ -7,7 +7,7 @@ use crate::{ModelError, Result};
 /// Token ids of one forward, with each row's place in its sequence.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Token ids [B,L] uint32; may be lazy.
+    /// Token ids `[B,L]` uint32; may be lazy.
     pub ids: Array,
     /// The slot of each row's first token, B entries.
     pub offsets: Vec<usize>,
@@ -16,7 +16,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// One sequence: ids [1,L] that start at slot `offset`.
+    /// One sequence: ids `[1,L]` that start at slot `offset`.
     pub fn single(ids: Array, offset: usize) -> Result<Self> {
         match *ids.shape() {
             [1, length] if length > 0 => {

@@ -10,12 +10,12 @@ pub trait MTPEmbeddingModel {
     /// Token embeddings, scaled as the family scales them.
     ///
     /// # Shapes
-    /// [B,L] → [B,L,E].
+    /// `[B,L]` → `[B,L,E]`.
     fn token_embeddings(&self, ids: &Array) -> Result<Array>;
     /// Rows of the unembedding for chosen ids.
     ///
     /// # Shapes
-    /// [n] → [n,E].
+    /// `[n]` → `[n,E]`.
     fn output_rows(&self, ids: &Array) -> Result<Array>;
 }
 
@@ -54,7 +54,7 @@ impl DraftVocabulary {
         &self.ids
     }
 
-    /// The ids as an array [D] uint32.
+    /// The ids as an array `[D]` uint32.
     pub fn array(&self) -> &Array {
         &self.array
     }
@@ -80,7 +80,7 @@ pub trait MTPDraftModel {
     /// same for every step of a proposal.
     ///
     /// # Shapes
-    /// `input_embeds` [B,1,2E], the token embedding followed by the hidden state → ([B,1,D], [B,1,E]).
+    /// `input_embeds` `[B,1,2E]`, the token embedding followed by the hidden state → (`[B,1,D]`, `[B,1,E]`).
     fn draft(&self, input_embeds: &Array, position: usize, target: &CacheSet) -> Result<(Array, Array)>;
 }
 
@@ -93,7 +93,7 @@ pub trait DraftHead {
     /// Appends L pairs at `position` to the head's own caches.
     ///
     /// # Shapes
-    /// `embeds` and `hidden` [1,L,E] → [1,L,E].
+    /// `embeds` and `hidden` `[1,L,E]` → `[1,L,E]`.
     fn forward(
         &self,
         embeds: &Array,
@@ -105,7 +105,7 @@ pub trait DraftHead {
     /// Draft logits of hidden states.
     ///
     /// # Shapes
-    /// [1,L,E] → [1,L,D].
+    /// `[1,L,E]` → `[1,L,D]`.
     fn unembed(&self, last: &Array) -> Result<Array>;
 }
 
@@ -118,7 +118,7 @@ pub trait BlockDraft {
     /// Logits of a whole block after the committed context.
     ///
     /// # Shapes
-    /// `embeds` [1,1,E] of the current token, `taps` [1,S,E·t] of committed slots → [1,N,D].
+    /// `embeds` `[1,1,E]` of the current token, `taps` `[1,S,E·t]` of committed slots → `[1,N,D]`.
     fn draft_block(&self, embeds: &Array, taps: &Array, position: usize, target: &CacheSet) -> Result<Array>;
 }
 

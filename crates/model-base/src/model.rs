@@ -35,9 +35,9 @@ pub struct ModelFacts {
 /// What a forward returns.
 #[derive(Debug, Clone)]
 pub struct Hidden {
-    /// The state to unembed [B,L,E].
+    /// The state to unembed `[B,L,E]`.
     pub last: Array,
-    /// The state that a drafter conditions on [B,L,E]; usually the same array.
+    /// The state that a drafter conditions on `[B,L,E]`; usually the same array.
     pub aux: Array,
 }
 
@@ -52,12 +52,12 @@ pub trait Model {
     /// Appends the batch to the caches, one set per batch row, and returns the hidden states.
     ///
     /// # Shapes
-    /// `batch.ids` [B,L] → [B,L,E].
+    /// `batch.ids` `[B,L]` → `[B,L,E]`.
     fn forward(&self, batch: &Batch, caches: &mut [&mut CacheSet]) -> Result<Hidden>;
     /// Logits of hidden states.
     ///
     /// # Shapes
-    /// [B,L,E] → [B,L,V].
+    /// `[B,L,E]` → `[B,L,V]`.
     fn unembed(&self, last: &Array) -> Result<Array>;
     /// The embeddings that MTP heads share with the target.
     fn mtp(&self) -> Option<&dyn MTPEmbeddingModel> {
@@ -78,7 +78,7 @@ pub trait HiddenTaps {
     /// Like [`Model::forward`], with the states after the named layers concatenated in `aux`.
     ///
     /// # Shapes
-    /// `batch.ids` [B,L] → `aux` [B,L,E·layers.len()].
+    /// `batch.ids` `[B,L]` → `aux` `[B,L,E·layers.len()]`.
     fn forward_tapped(&self, batch: &Batch, caches: &mut [&mut CacheSet], layers: &[usize])
     -> Result<Hidden>;
 }

@@ -102,7 +102,7 @@ impl Attention {
         })
     }
 
-    /// [1,L,E] → [1,L,E].
+    /// `[1,L,E]` → `[1,L,E]`.
     fn forward(&self, x: &Array, rope: &Rope, offset: usize, cache: &mut Layer) -> Result<Array> {
         let q = split_heads(&self.q.forward(x)?, self.heads)?;
         let k = split_heads(&self.k.forward(x)?, self.kv_heads)?;
@@ -131,7 +131,7 @@ impl Block {
         })
     }
 
-    /// [1,L,E] → [1,L,E].
+    /// `[1,L,E]` → `[1,L,E]`.
     fn forward(&self, x: &Array, rope: &Rope, offset: usize, cache: &mut Layer) -> Result<Array> {
         let x = add(x, self.attention.forward(&self.input_norm.forward(x)?, rope, offset, cache)?)?;
         Ok(add(&x, self.mlp.forward(&self.post_norm.forward(&x)?)?)?)

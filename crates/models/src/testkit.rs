@@ -54,7 +54,7 @@ pub fn tiny_config_json() -> String {
 /// The tensors of [`tiny`] under the names of a checkpoint.
 ///
 /// # Shapes
-/// As a Llama checkpoint stores them: projections [out,in], norms [E].
+/// As a Llama checkpoint stores them: projections `[out,in]`, norms `[E]`.
 pub fn tiny_arrays(seed: u64) -> Vec<(String, Array)> {
     let mut random = Random(seed);
     let mut out = vec![

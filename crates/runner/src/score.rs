@@ -32,7 +32,7 @@ impl Runner {
     /// order, already evaluated.
     ///
     /// # Shapes
-    /// `rows` is called with [n,V] float32, T rows in all for T ids.
+    /// `rows` is called with `[n,V]` float32, T rows in all for T ids.
     pub fn score(&mut self, ids: &[u32], mut rows: impl FnMut(&Array) -> Result<()>) -> Result<Score> {
         self.check_prompt(ids, self.model.facts().context_length)?;
         memory::begin_request()?;
@@ -52,7 +52,7 @@ impl Runner {
         Ok(score)
     }
 
-    /// Forwards one chunk and appends what its rows say: logits [n,V] float32.
+    /// Forwards one chunk and appends what its rows say: logits `[n,V]` float32.
     fn score_chunk(
         &self,
         caches: &mut CacheSet,

@@ -29,7 +29,8 @@ const BEFORE: (u32, u32) = (3, 5);
 /// Tokens whose joint law is tested.
 const TOKENS: usize = 3;
 
-/// Standard deviations that a sum of squares may lie above its mean; one in 30,000 by chance.
+/// Standard deviations that a sum of squares may lie above its mean: about one in 2,000 by chance, since
+/// the sum is skewed. Seeds are fixed, so a test that passed passes.
 const SIGMAS: f64 = 4.0;
 
 /// Cells expected to be rarer than this are counted together.
@@ -327,7 +328,7 @@ fn requests<R: Engine>(
 }
 
 /// Requests per law: enough for the faulty rules to stand out, few enough for a test.
-const REQUESTS: u64 = 1_000;
+const REQUESTS: u64 = 1_200;
 
 #[test]
 fn whole_requests_follow_the_joint_law_and_faulty_ones_do_not() {
@@ -341,6 +342,7 @@ fn whole_requests_follow_the_joint_law_and_faulty_ones_do_not() {
     assert!(ratio < SIGMAS && coupled < SIGMAS);
     for faulty in [Faulty::ArgmaxAgainstArgmax, Faulty::NoResidual] {
         let found = excess(&requests(|_| faulty, &model, &options, REQUESTS), &law);
+        println!("a faulty rule: {found:+.2} sigma");
         assert!(found > SIGMAS, "a faulty rule passed with {found:+.2} sigma");
     }
 }

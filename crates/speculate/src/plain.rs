@@ -1,10 +1,10 @@
 //! Plain decoding, one step ahead: the next forward is built while the device computes this one, and
 //! dispatched as soon as this token is known.
 //!
-//! Dispatching it any earlier would make MLX copy every cache buffer at every step, because the running
-//! step still holds it (a write happens in place only when nothing else does). Built early and dispatched
-//! late, the write stays in place, an end token costs no wasted forward, and the device works while the
-//! caller streams.
+//! Dispatched any earlier, its writes could meet cache buffers that the running step still holds, and MLX
+//! would copy each of them whole (a write happens in place only when nothing else holds the buffer). Built
+//! early and dispatched late, every write stays in place, an end token costs no wasted forward, and the
+//! device works while the caller streams.
 
 use std::rc::Rc;
 

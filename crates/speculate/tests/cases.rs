@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::rc::Rc;
+use std::{path::Path, rc::Rc};
 
 use common::*;
-use foretoken_model_base::{Batch, Model};
+use foretoken_model_base::{Batch, LoadOptions, Model};
 use foretoken_sample::{Sampler, SamplingOptions, Seed};
 use foretoken_speculate::{
     DraftPolicy, Drafter, Provenance, RequestState, make_decoder,
@@ -21,6 +21,14 @@ const NEAR_TIE: f32 = 1e-3;
 fn tiny() -> Rc<dyn Model> {
     on_cpu();
     Rc::from(foretoken_models::testkit::tiny(7).expect("a tiny model"))
+}
+
+/// A 4-bit model whose weights stay packed, so that quantized kernels compute it.
+fn packed() -> Rc<dyn Model> {
+    on_cpu();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../golden/llama-q4");
+    let options = LoadOptions { expand: false, ..LoadOptions::cpu() };
+    Rc::from(foretoken_models::load(Path::new(path), options).expect("golden/llama-q4 loads").model)
 }
 
 fn vocabulary(model: &Rc<dyn Model>) -> usize {
@@ -52,15 +60,20 @@ fn assert_same(model: &dyn Model, prompt: &[u32], got: &[u32], want: &[u32], wha
 
 #[test]
 fn h12_greedy_speculation_gives_the_plain_text() {
+    for model in [tiny(), packed()] {
+        speculation_gives_the_plain_text(&model);
+    }
+}
+
+fn speculation_gives_the_plain_text(model: &Rc<dyn Model>) {
     const TOKENS: usize = 200;
-    let model = tiny();
     for prompt in TINY_PROMPTS {
         let plain = played(model.clone(), None, &Request::greedy(prompt, TOKENS + 16, 0)).ids;
         for pattern in PATTERNS {
             for depth in 1..=8 {
-                let drafter = planned(pattern, vocabulary(&model), prompt.len(), &plain);
+                let drafter = planned(pattern, vocabulary(model), prompt.len(), &plain);
                 let done = played(model.clone(), Some(drafter), &Request::greedy(prompt, TOKENS, depth));
-                let what = format!("{pattern:?} at depth {depth}");
+                let what = format!("{} tokens, {pattern:?} at depth {depth}", vocabulary(model));
                 assert_same(model.as_ref(), prompt, &done.ids, &plain[..TOKENS], &what);
             }
         }

@@ -7,8 +7,7 @@ use crate::{Result, weights::Cursor};
 
 /// A table of V rows of width E.
 ///
-/// One copy serves both directions. Where BLAS computes, that copy is stored [E,V]: the unembedding
-/// reads all of it for every token, a look-up only gathers a column per id.
+/// One copy `[V,E]` serves both directions.
 #[derive(Debug, Clone)]
 pub struct Embedding {
     /// As the weight of a product from width E to vocabulary V.
@@ -18,13 +17,13 @@ pub struct Embedding {
 impl Embedding {
     /// Reads `weight`.
     pub fn load(at: &Cursor<'_>, vocabulary: usize, width: usize) -> Result<Self> {
-        Ok(Self { table: Product::new(at.matrix(vocabulary, width)?, at.weights().options())? })
+        Ok(Self { table: Product::new(at.matrix(vocabulary, width)?)? })
     }
 
     /// The rows of ids. Ids are not checked against V: the caller does.
     ///
     /// # Shapes
-    /// [...] → [..., E].
+    /// `[...]` → `[..., E]`.
     pub fn rows(&self, ids: &Array) -> Result<Array> {
         self.table.rows(ids)
     }
@@ -32,7 +31,7 @@ impl Embedding {
     /// Logits by the same table.
     ///
     /// # Shapes
-    /// [..., E] → [..., V].
+    /// `[..., E]` → `[..., V]`.
     pub fn unembed(&self, x: &Array) -> Result<Array> {
         self.table.of(x)
     }

@@ -7,52 +7,52 @@ use mlx_rs::{
 
 use crate::{
     Result,
-    weights::{Affine, Cursor, LoadOptions, Matrix, settled},
+    weights::{Affine, Cursor, Matrix, settled},
 };
 
-/// y = x·Wᵀ + b for a checkpoint's W [out,in].
+/// y = x·Wᵀ + b for a checkpoint's W `[out,in]`.
 #[derive(Debug, Clone)]
 pub struct Linear {
     weight: Product,
-    /// [out].
+    /// `[out]`.
     bias: Option<Array>,
 }
 
-/// A matrix in the layout that its product reads fastest.
+/// A matrix ready for products. Floats stay as the checkpoint has them, `[out,in]`, on every device:
+/// measured with OpenBLAS on two cores, the transposed view of `[out,in]` is as fast as a copy in `[in,out]`
+/// or faster (an unembedding of 49152 rows takes half the time), and a row is one run of memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Product {
-    /// [in,out]: in memory order for BLAS, elsewhere a view of [out,in].
-    Dense(Array),
+    Dense {
+        /// `[out,in]`.
+        rows: Array,
+        /// The same memory as `[in,out]`.
+        view: Array,
+    },
     Affine(Affine),
 }
 
 impl Product {
-    /// `matrix` is [out,in].
-    pub(crate) fn new(matrix: Matrix, options: &LoadOptions) -> Result<Self> {
+    /// `matrix` is `[out,in]`.
+    pub(crate) fn new(matrix: Matrix) -> Result<Self> {
         Ok(match matrix {
-            Matrix::Dense(rows) if options.input_major(rows.dtype()) => {
-                Product::Dense(settled(rows.transpose()?.contiguous()?)?)
-            }
-            Matrix::Dense(rows) => Product::Dense(rows.transpose()?),
+            Matrix::Dense(rows) => Product::Dense { view: settled(rows.transpose()?)?, rows },
             Matrix::Affine(packed) => Product::Affine(packed),
         })
     }
 
-    /// Rows of W: [...] → [..., in].
+    /// Rows of W: `[...]` → `[..., in]`.
     pub(crate) fn rows(&self, ids: &Array) -> Result<Array> {
-        let columns = match self {
-            Product::Affine(packed) => return packed.rows(ids),
-            Product::Dense(weight) => take_axis(weight, ids, 1)?,
-        };
-        // [in, ...] → [..., in].
-        let axes: Vec<i32> = (1..columns.ndim() as i32).chain([0]).collect();
-        Ok(columns.transpose_axes(&axes)?)
+        match self {
+            Product::Dense { rows, .. } => Ok(take_axis(rows, ids, 0)?),
+            Product::Affine(packed) => packed.rows(ids),
+        }
     }
 
-    /// [..., in] → [..., out].
+    /// `[..., in]` → `[..., out]`.
     pub(crate) fn of(&self, x: &Array) -> Result<Array> {
         Ok(match self {
-            Product::Dense(weight) => matmul(x, weight)?,
+            Product::Dense { view, .. } => matmul(x, view)?,
             Product::Affine(a) => {
                 quantized_matmul(x, &a.weight, &a.scales, &a.biases, true, a.group, a.bits)?
             }
@@ -63,7 +63,7 @@ impl Product {
 impl Linear {
     /// Reads `weight`, and `bias` when the configuration says that there is one.
     pub fn load(at: &Cursor<'_>, input: usize, output: usize, bias: bool) -> Result<Self> {
-        let weight = Product::new(at.matrix(output, input)?, at.weights().options())?;
+        let weight = Product::new(at.matrix(output, input)?)?;
         let bias = if bias { Some(at.at("bias").tensor(&[output])?) } else { None };
         Ok(Self { weight, bias })
     }
@@ -71,7 +71,7 @@ impl Linear {
     /// Rows of W for chosen outputs; a bias is not part of them.
     ///
     /// # Shapes
-    /// [n] → [n,in].
+    /// `[n]` → `[n,in]`.
     pub fn rows(&self, ids: &Array) -> Result<Array> {
         self.weight.rows(ids)
     }
@@ -79,7 +79,7 @@ impl Linear {
     /// The product.
     ///
     /// # Shapes
-    /// [..., in] → [..., out].
+    /// `[..., in]` → `[..., out]`.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let y = self.weight.of(x)?;
         Ok(match &self.bias {

@@ -33,7 +33,7 @@ impl Mlp {
     }
 
     /// # Shapes
-    /// [B,L,E] → [B,L,E].
+    /// `[B,L,E]` → `[B,L,E]`.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = (self.gate.forward(x)?, self.up.forward(x)?);
         self.down.forward(&multiply(self.activation.of(&gate)?, up)?)

@@ -14,7 +14,7 @@ use crate::{
 /// x / sqrt(mean(x²) + ε) · w (Zhang and Sennrich, Root Mean Square Layer Normalization).
 #[derive(Debug, Clone)]
 pub struct RmsNorm {
-    /// [size]; `None` stands for ones.
+    /// `[size]`; `None` stands for ones.
     weight: Option<Array>,
     epsilon: f32,
 }
@@ -40,7 +40,7 @@ impl RmsNorm {
     /// Normalises the last axis.
     ///
     /// # Shapes
-    /// [..., size] → [..., size].
+    /// `[..., size]` → `[..., size]`.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         Ok(rms_norm(x, self.weight.as_ref(), self.epsilon)?)
     }

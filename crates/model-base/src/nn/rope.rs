@@ -18,7 +18,7 @@ pub struct Rope {
 enum Turns {
     /// Wavelengths base^(2i/D).
     Base(f32),
-    /// Wavelengths over 2π, one per pair [D/2].
+    /// Wavelengths over 2π, one per pair `[D/2]`.
     Wavelengths(Array),
 }
 
@@ -106,7 +106,7 @@ impl Rope {
     /// Rotates rows that start at slot `offset`.
     ///
     /// # Shapes
-    /// [B,H,L,D] → [B,H,L,D].
+    /// `[B,H,L,D]` → `[B,H,L,D]`.
     pub fn forward(&self, x: &Array, offset: usize) -> Result<Array> {
         let offset = offset as i32;
         Ok(match &self.turns {

@@ -14,7 +14,7 @@ use crate::{ModelError, Result};
 /// A matrix of a checkpoint.
 #[derive(Debug, Clone)]
 pub enum Matrix {
-    /// Floats in the computing type [rows, columns].
+    /// Floats in the computing type `[rows, columns]`.
     Dense(Array),
     /// Packed words with scales and biases.
     Affine(Affine),
@@ -23,11 +23,11 @@ pub enum Matrix {
 /// A packed matrix: value = scale · word + bias, one scale and bias per group of columns.
 #[derive(Debug, Clone)]
 pub struct Affine {
-    /// Packed words [rows, columns·bits/32] uint32.
+    /// Packed words `[rows, columns·bits/32]` uint32.
     pub weight: Array,
-    /// [rows, columns/group].
+    /// `[rows, columns/group]`.
     pub scales: Array,
-    /// [rows, columns/group].
+    /// `[rows, columns/group]`.
     pub biases: Array,
     /// Columns that share a scale.
     pub group: i32,
@@ -39,7 +39,7 @@ impl Affine {
     /// Chosen rows as floats, lazy.
     ///
     /// # Shapes
-    /// `ids` [...] → [..., columns].
+    /// `ids` `[...]` → `[..., columns]`.
     pub fn rows(&self, ids: &Array) -> Result<Array> {
         let pick = |a: &Array| a.try_index(ids);
         let (weight, scales, biases) = (pick(&self.weight)?, pick(&self.scales)?, pick(&self.biases)?);
@@ -55,10 +55,15 @@ impl Affine {
 
 impl Matrix {
     pub(super) fn read(at: &Cursor<'_>, rows: usize, columns: usize) -> Result<Self> {
-        if !at.at("scales").exists() {
-            return Ok(Matrix::Dense(at.at("weight").tensor(&[rows, columns])?));
-        }
         let weights = at.weights();
+        if !at.at("scales").exists() {
+            let weight = at.at("weight");
+            let keep = !weights.options.expand && weight.shape() == Some(&[rows, columns]);
+            return Ok(match if keep { weight.blocks()? } else { None } {
+                Some(packed) => Matrix::Affine(packed),
+                None => Matrix::Dense(weight.tensor(&[rows, columns])?),
+            });
+        }
         let packed = read_affine(at, rows, columns)?;
         if weights.options.expand {
             return Ok(Matrix::Dense(packed.expand(weights.dtype)?));
@@ -95,7 +100,7 @@ fn read_affine(at: &Cursor<'_>, rows: usize, columns: usize) -> Result<Affine> {
     at.weights().quantization.check(at.name(), found)?;
     let shape = [rows, groups];
     Ok(Affine {
-        weight: at.words("weight")?.as_dtype(Dtype::Uint32)?,
+        weight: weight.words()?,
         scales: scales.tensor(&shape)?,
         biases: at.at("biases").tensor(&shape)?,
         group: found.group as i32,

@@ -4,6 +4,9 @@ use half::f16;
 
 use super::coding::Coding;
 
+/// Values of a block of the simple types.
+pub(crate) const GROUP: usize = 32;
+
 /// Expands whole blocks. `bytes` and `out` have been checked to hold the same number of blocks.
 pub(crate) fn expand(coding: Coding, bytes: &[u8], out: &mut [f32]) {
     match coding {
@@ -16,6 +19,54 @@ pub(crate) fn expand(coding: Coding, bytes: &[u8], out: &mut [f32]) {
         Coding::Q6K => each::<210, 256>(bytes, out, q6_k),
         _ => {}
     }
+}
+
+/// Blocks in MLX's affine layout: value = scale · word + bias, 32 values to a group.
+pub(crate) struct Packed {
+    pub(crate) words: Vec<u32>,
+    /// One per block.
+    pub(crate) scales: Vec<f32>,
+    /// One per block.
+    pub(crate) biases: Vec<f32>,
+    pub(crate) bits: usize,
+}
+
+/// Repacks the block types that the affine layout can hold without loss; `None` for the others.
+pub(crate) fn pack(coding: Coding, bytes: &[u8]) -> Option<Packed> {
+    let (size, bits) = match coding {
+        Coding::Q4_0 => (18, 4),
+        Coding::Q4_1 => (20, 4),
+        Coding::Q8_0 => (34, 8),
+        _ => return None,
+    };
+    let count = bytes.len() / size;
+    let (scales, biases) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    let mut packed = Packed { words: Vec::with_capacity(count * bits), scales, biases, bits };
+    for block in bytes.chunks_exact(size) {
+        let scale = half(block, 0);
+        packed.scales.push(scale);
+        packed.biases.push(match coding {
+            Coding::Q4_0 => -8.0 * scale,
+            Coding::Q4_1 => half(block, 2),
+            _ => -128.0 * scale,
+        });
+        match bits {
+            4 => packed.words.extend(nibble_words(&block[size - 16..])),
+            // Signed bytes become unsigned ones: adding 128 flips the top bit.
+            _ => packed
+                .words
+                .extend(block[2..].as_chunks().0.iter().map(|&four| u32::from_le_bytes(four) ^ 0x8080_8080)),
+        }
+    }
+    Some(packed)
+}
+
+/// 16 bytes of nibbles, low ones first, as four words of eight values in order.
+fn nibble_words(bytes: &[u8]) -> [u32; 4] {
+    let low = |run: &[u8]| run.iter().rev().fold(0, |word, &byte| word << 4 | u32::from(byte & 15));
+    let high = |run: &[u8]| run.iter().rev().fold(0, |word, &byte| word << 4 | u32::from(byte >> 4));
+    let (first, second) = bytes.split_at(8);
+    [low(first), low(second), high(first), high(second)]
 }
 
 fn each<const B: usize, const N: usize>(bytes: &[u8], out: &mut [f32], one: fn(&[u8; B], &mut [f32; N])) {

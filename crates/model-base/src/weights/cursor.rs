@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use mlx_rs::{Array, Dtype};
 
-use super::{Matrix, Weights, settled};
+use super::{Affine, Coding, Matrix, Weights, settled};
 use crate::{ModelError, Result};
 
 /// A place in the table: `weights.at("model").at("layers").at(3)` stands at `model.layers.3`.
@@ -55,7 +55,8 @@ impl<'a> Cursor<'a> {
         if entry.shape != shape {
             return Err(misfit(name, format!("shape {shape:?}"), format!("{:?}", entry.shape)));
         }
-        if !entry.coding.is_float() {
+        // A type that nothing reads gets its own message from the reader.
+        if !entry.coding.is_float() && !matches!(entry.coding, Coding::Other(_)) {
             return Err(misfit(name, "float weights".into(), entry.coding.name().into()));
         }
         self.weights.float(name, entry)
@@ -77,7 +78,7 @@ impl<'a> Cursor<'a> {
     /// The float tensor of this name on the host.
     ///
     /// # Shapes
-    /// [n], exactly `size`.
+    /// `[n]`, exactly `size`.
     pub fn floats(&self, size: usize) -> Result<Vec<f32>> {
         let array = settled(self.tensor(&[size])?.as_dtype(Dtype::Float32)?)?;
         let values = array.try_as_slice::<f32>();
@@ -87,11 +88,11 @@ impl<'a> Cursor<'a> {
     /// The token ids of this name, int32 or uint32.
     ///
     /// # Shapes
-    /// [n].
+    /// `[n]`.
     pub fn ids(&self) -> Result<Vec<u32>> {
         let (name, entry) = self.weights.entry(&self.name)?;
         let bad = |got: String| misfit(name, "a list of token ids, int32 or uint32".into(), got);
-        if entry.shape.len() != 1 || !matches!(entry.coding.name(), "I32" | "U32" | "I64") {
+        if entry.shape.len() != 1 || !matches!(entry.coding, Coding::I32 | Coding::U32 | Coding::I64) {
             return Err(bad(format!("{} of shape {:?}", entry.coding.name(), entry.shape)));
         }
         let ids = settled(self.weights.plain(name, entry)?.as_dtype(Dtype::Int64)?)?;
@@ -102,16 +103,24 @@ impl<'a> Cursor<'a> {
     /// The matrix of the module of this name: `weight`, with `scales` and `biases` when packed.
     ///
     /// # Shapes
-    /// [rows, columns] after expansion.
+    /// `[rows, columns]` after expansion.
     pub fn matrix(&self, rows: usize, columns: usize) -> Result<Matrix> {
         Matrix::read(self, rows, columns)
     }
 
-    /// Tensor `part` of this module in its own type.
-    pub(super) fn words(&self, part: &str) -> Result<Array> {
-        let at = self.at(part);
-        let (name, entry) = self.weights.entry(&at.name)?;
-        self.weights.plain(name, entry)
+    /// The packed words of this name.
+    pub(super) fn words(&self) -> Result<Array> {
+        let (name, entry) = self.weights.entry(&self.name)?;
+        match entry.coding {
+            Coding::U32 => self.weights.plain(name, entry),
+            other => Err(misfit(name, "packed words, uint32".into(), other.name().into())),
+        }
+    }
+
+    /// The matrix of this name in the affine layout, when it is stored in blocks that fit it.
+    pub(super) fn blocks(&self) -> Result<Option<Affine>> {
+        let (name, entry) = self.weights.entry(&self.name)?;
+        self.weights.packed(name, entry)
     }
 }
 

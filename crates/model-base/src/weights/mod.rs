@@ -195,6 +195,29 @@ impl Weights {
         })
     }
 
+    /// A matrix of GGUF blocks in the affine layout, when that holds them without loss.
+    fn packed(&self, name: &str, entry: &Entry) -> Result<Option<Affine>> {
+        let (Place::File(file, range), &[rows, columns]) = (&entry.place, &entry.shape[..]) else {
+            return Ok(None);
+        };
+        let Some(packed) = blocks::pack(entry.coding, &file[range.clone()]) else { return Ok(None) };
+        let words = (columns * packed.bits / 32) as i32;
+        let ordered = |array: Array| match entry.interleaved_heads {
+            Some(heads) => settled(half_split(name, &array, heads)?),
+            None => Ok(array),
+        };
+        let groups = [rows as i32, (columns / blocks::GROUP) as i32];
+        let floats =
+            |values: &[f32]| ordered(settled(Array::from_slice(values, &groups).as_dtype(self.dtype)?)?);
+        Ok(Some(Affine {
+            weight: ordered(Array::from_slice(&packed.words, &[rows as i32, words]))?,
+            scales: floats(&packed.scales)?,
+            biases: floats(&packed.biases)?,
+            group: blocks::GROUP as i32,
+            bits: packed.bits as i32,
+        }))
+    }
+
     /// A tensor of ids or packed words in its own type.
     fn plain(&self, name: &str, entry: &Entry) -> Result<Array> {
         match &entry.place {
@@ -210,7 +233,7 @@ fn raw<'a>(file: &'a MappedFile, name: &'a str, entry: &'a Entry, range: &Range<
 
 /// Rows of each head from the order of interleaved rotation, pairs (2i, 2i+1), to (i, i + D/2).
 ///
-/// [H·D, ...] → [H·D, ...].
+/// `[H·D, ...]` → `[H·D, ...]`.
 fn half_split(name: &str, rows: &Array, heads: usize) -> Result<Array> {
     let (heads, shape) = (heads as i32, rows.shape().to_vec());
     if heads == 0 || shape[0] % (heads * 2) != 0 {

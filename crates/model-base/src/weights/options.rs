@@ -7,7 +7,7 @@ use crate::Result;
 /// The kind of device that computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Products run through BLAS: float32, weights stored [in,out].
+    /// Products run through BLAS, which has a fast path for float32 alone.
     Cpu,
     /// Metal or CUDA: 16-bit floats and packed weights have kernels of their own.
     Gpu,
@@ -61,10 +61,5 @@ impl LoadOptions {
             (ComputeType::Auto, Placement::Gpu) if all_f32 => Dtype::Float32,
             (ComputeType::Auto | ComputeType::Bf16, _) => Dtype::Bfloat16,
         }
-    }
-
-    /// Whether products are fastest with weights stored [in,out]: only where BLAS computes them.
-    pub(crate) fn input_major(&self, dtype: Dtype) -> bool {
-        self.placement == Placement::Cpu && dtype == Dtype::Float32
     }
 }

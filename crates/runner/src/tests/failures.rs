@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use foretoken_sample::SamplingOptions;
-use foretoken_speculate::testkit::{Fault, FaultyDrafter, Pattern, ScriptedTarget, on_cpu};
+use foretoken_speculate::testkit::{Fault, FaultyDrafter, PairDrafter, Pattern, ScriptedTarget, on_cpu};
 
 use super::*;
 use crate::FailureKind;
@@ -129,5 +129,40 @@ fn a_failing_drafter_ends_speculation_once_and_never_the_answer() {
         assert_eq!(heard.ids, whole);
         assert_eq!(heard.ended.len(), 1, "{:?}", heard.ended);
         assert_at_rest(&heard);
+    }
+}
+
+#[test]
+fn a_drafters_own_caches_rest_level_after_an_error_a_cancel_and_an_answer() {
+    let check = |heard: &Heard, what: &str| {
+        let state = heard.state.as_ref().expect("admitted");
+        let own = state.own.as_ref().expect("pairs are cached");
+        assert!(!own.is_poisoned() && !state.target.is_poisoned(), "{what}");
+        own.level().expect("level");
+        assert_eq!(own.offset(), state.target.offset(), "{what}");
+    };
+    for depth in [1, 3, 8] {
+        let pairs = || Rc::new(PairDrafter::new(V));
+        let runner = drafting(Rc::new(target()), pairs(), depth).with_prefill_chunk(2);
+        check(&hear(&runner, &asked(20)), "answer");
+        for limit in 0..6 {
+            check(&hear_until(&runner, &asked(20), limit), "cancel");
+        }
+        for failing in 0..8 {
+            let broken = drafting(Rc::new(target().fail_at(failing)), pairs(), depth).with_prefill_chunk(2);
+            let heard = hear(&broken, &asked(20));
+            assert!(heard.error.is_some());
+            check(&heard, "error");
+        }
+    }
+}
+
+#[test]
+fn a_token_past_the_stop_cannot_fail_the_answer() {
+    // The third token is wanted by nobody, but the plain decoder is already computing it.
+    for broken in [target().nan_at(PROMPT.len() + 2), target().fail_evaluation_at(3)] {
+        let heard = hear_until(&plain(Rc::new(broken)), &asked(20), 2);
+        assert_eq!(heard.ids.len(), 2);
+        assert_eq!(heard.report().finish_reason, FinishReason::Cancelled);
     }
 }

@@ -1,3 +1,5 @@
+//! Parking, resuming, draining and finishing under scripted depths.
+
 use foretoken_sample::{Sampler, SamplingOptions, Seed};
 
 use super::*;
