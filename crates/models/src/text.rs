@@ -137,7 +137,7 @@ pub(crate) fn kinds(config: &Config, layers: usize, every: Option<usize>, other:
     }
     match every {
         Some(n) if by_interval(n) != kinds => {
-            let expected = format!("every {n}th layer full, as the configuration also says");
+            let expected = format!("one full layer in {n}, as the configuration also says");
             Err(refused(config, "layer_types", &expected, format!("{kinds:?}")))
         }
         _ => Ok(kinds),
