@@ -36,6 +36,8 @@ mod rows;
 mod set;
 mod snapshot;
 mod state;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use error::{CacheError, Result};
 pub use kv::KvCache;

@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Range, rc::Rc};
 
+use mlx_rs::Array;
+
 use crate::{CacheError, RecurrentState, Result, rows::RowsCell, state::StateCell};
 
 /// What a layer needs to rest at one offset.
@@ -127,6 +129,15 @@ impl WindowSnapshot {
     /// Whether this, cut at `offset`, restores to it.
     pub fn reaches(&self, offset: usize) -> bool {
         self.0.reaches(offset)
+    }
+
+    /// The rows needed at the end of the slots, the last of them just before it; `None` where none are.
+    /// Drop them before the next append: they may be views of the layer's buffer.
+    ///
+    /// # Shapes
+    /// Both are `[1,K,n,D]`.
+    pub fn read(&self) -> Result<Option<(Array, Array)>> {
+        self.0.last()?.0.as_ref().map(|rows| rows.codec().decode(&rows.read()?)).transpose()
     }
 }
 

@@ -241,6 +241,14 @@ impl RowsCell {
         cell
     }
 
+    /// A snapshot that holds its own rows from the start; their bytes are counted in `counter`.
+    pub(crate) fn detached(range: Range<usize>, rows: Planes, counter: &Rc<Cell<usize>>) -> Rc<Self> {
+        let (codec, copied) = (Codec::Raw, Rc::clone(counter));
+        let cell = Self { range, codec, home: Weak::new(), copy: RefCell::new(None), copied };
+        cell.keep(rows);
+        Rc::new(cell)
+    }
+
     pub(crate) fn range(&self) -> Range<usize> {
         self.range.clone()
     }

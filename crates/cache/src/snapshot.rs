@@ -9,7 +9,12 @@ use std::{
 
 use mlx_rs::Array;
 
-use crate::{CacheError, Result, SetId, StateSnapshot, WindowSnapshot, rows::RowsCell};
+use crate::{
+    CacheError, RecurrentState, Result, SetId, StateSnapshot, WindowSnapshot,
+    points::{Points, WindowPoint},
+    rows::RowsCell,
+    state::Held,
+};
 
 /// A remembered run of slots of a [`CacheSet`](crate::CacheSet), for all its layers.
 ///
@@ -145,6 +150,34 @@ pub enum LayerSnapshot {
 }
 
 impl LayerSnapshot {
+    /// A snapshot of a full-attention layer that holds its own rows, for caches that store rows in their
+    /// own way. Its bytes are counted in `counter` as long as it, or a part of it, lives.
+    ///
+    /// # Shapes
+    /// `keys` and `values` are `[1,K,L,D]` for a range of L slots.
+    pub fn of_rows(slots: Range<usize>, rows: (Array, Array), counter: &Rc<Cell<usize>>) -> Self {
+        Self::Rows(RowsSnapshot(RowsCell::detached(slots, vec![rows.0, rows.1], counter)))
+    }
+
+    /// The same for a sliding window: the rows that it needs to rest at `slots.end`, which end there; none
+    /// where it needs none.
+    ///
+    /// # Shapes
+    /// `keys` and `values` are `[1,K,n,D]` for the last n slots before `slots.end`.
+    pub fn of_window(slots: Range<usize>, rows: Option<(Array, Array)>, counter: &Rc<Cell<usize>>) -> Self {
+        let end = slots.end;
+        let cell = rows.map(|(keys, values)| {
+            let range = end.saturating_sub(keys.dim(2) as usize)..end;
+            RowsCell::detached(range, vec![keys, values], counter)
+        });
+        Self::Window(WindowSnapshot(Points::new(slots, WindowPoint(cell))))
+    }
+
+    /// The same for a layer that folds the past: its state at `slots.end`.
+    pub fn of_state(slots: Range<usize>, state: RecurrentState, counter: &Rc<Cell<usize>>) -> Self {
+        Self::State(StateSnapshot(Points::new(slots, Held::fresh(state, counter).share())))
+    }
+
     /// The slots covered.
     pub fn range(&self) -> Range<usize> {
         match self {
