@@ -13,6 +13,8 @@
 //!
 //! Only tokens that a request recorded lead to a state, a poisoned set is forgotten with all that was
 //! remembered of it, and a state that cannot be brought back is computed again.
+//! Requests that run at once share folded states, so a failed evaluation in one may fail the other, with
+//! a typed error.
 
 mod evict;
 mod key;

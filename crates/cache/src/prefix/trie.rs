@@ -217,3 +217,61 @@ impl Trie {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mlx_rs::{Array, Device};
+
+    use super::*;
+    use crate::{CacheSet, KvCache, Layer, LayerCache, RecurrentCache, RecurrentState, prefix::pair::Sets};
+
+    fn filled(slots: usize, recurrent: bool) -> CacheSet {
+        Device::try_default().expect("MLX answers");
+        Device::set_default(&Device::cpu());
+        let mut rows = KvCache::new();
+        let array = Array::from_slice(&vec![1f32; slots], &[1, 1, slots as i32, 1]);
+        rows.append(&array, &array).expect("rows that fit");
+        let mut folded = RecurrentCache::new();
+        folded.advance(slots, [RecurrentState::default()]).expect("one state");
+        let layers = [Layer::Kv(rows), Layer::Recurrent(folded)];
+        CacheSet::new(layers.into_iter().take(1 + recurrent as usize).collect())
+    }
+
+    #[test]
+    fn a_cut_that_nothing_goes_back_to_leaves_with_what_follows_it() {
+        for (recurrent, left) in [(true, 0), (false, 1)] {
+            let mut set = filled(8, recurrent);
+            let mut sets = Sets { target: &mut set, own: None };
+            let kept = sets.capture(0..8).expect("at rest").expect("reached");
+            let mut trie = Trie::new(0);
+            trie.insert(None, &[1, 2, 3, 4, 5, 6, 7, 8], kept, 0);
+            let back = trie.walk(&[1, 2]).path[0];
+            let front = trie.split(back, 4).expect("inside");
+            assert_eq!(trie.walk(&[1, 2, 3, 4, 5]).path, [front, back]);
+            assert_eq!(trie.only_child(front), Some(back));
+            trie.remove(back);
+            assert_eq!(trie.len(), left);
+        }
+    }
+
+    #[test]
+    fn siblings_differ_in_their_first_key() {
+        let mut set = filled(8, false);
+        let mut sets = Sets { target: &mut set, own: None };
+        let mut kept = |slots| sets.capture(slots).expect("at rest").expect("reached");
+        let mut trie = Trie::new(1);
+        // The same first token, but another one after it: two keys.
+        trie.insert(None, &[1, 2, 3], kept(0..2), 0);
+        trie.insert(None, &[1, 9, 3], kept(0..2), 0);
+        let (one, two) = (trie.walk(&[1, 2, 3, 4]), trie.walk(&[1, 9, 4]));
+        assert_eq!((one.matched, two.matched), (2, 1));
+        assert_ne!(one.path, two.path);
+        assert_eq!(trie.walk(&[1]).matched, 0);
+        trie.insert(one.path.last().copied(), &[3, 4, 5, 6], kept(2..5), 0);
+        let walk = trie.walk(&[1, 2, 3, 4, 5, 6]);
+        assert_eq!((walk.matched, walk.path.len()), (5, 2));
+        trie.join(&walk.path, kept(0..5));
+        assert_eq!(trie.walk(&[1, 2, 3, 4, 5, 6, 7]).path, one.path);
+        assert_eq!(trie.len(), 2);
+    }
+}

@@ -1,6 +1,10 @@
 //! Branches, message boundaries, drafters with caches of their own, and live sets.
 
-use foretoken_cache::prefix::PrefixOptions;
+use foretoken_cache::{
+    CacheSet, KvFormat, Layer, QuantizedCache, SetId,
+    prefix::{PrefixCache, PrefixOptions},
+};
+use mlx_rs::Array;
 
 use crate::toy::{Ask, Engine, FULL, HYB, Kind, TINY, copying, cpu, options, run};
 
@@ -141,5 +145,98 @@ fn the_next_turn_in_live_caches_copies_nothing() {
         assert_eq!((engine.cache.len(), engine.cache.bytes()), (1, buffers), "one run, in the buffers");
         chat.extend(answer);
         chat.extend(run(500 + 20 * turn, 5));
+    }
+}
+
+#[test]
+fn both_sets_must_reach_a_restore_point() {
+    cpu();
+    let own: &[Kind] = &[Kind::Full, Kind::State];
+    for (kinds, own) in [(FULL, own), (HYB, FULL), (HYB, own)] {
+        let mut engine = Engine::with_drafter(kinds, own, 0, options());
+        let a = run(0, 40);
+        engine.serve(&Ask::new(&a));
+        let b = [&a[..21], &run(100, 10)].concat();
+        assert_eq!(engine.serve(&Ask::new(&b)), 16);
+        assert_eq!(engine.serve(&Ask::new(&a)), 39, "nothing was lost on the way");
+    }
+}
+
+#[test]
+fn restore_points_wait_for_a_drafter_that_lags() {
+    cpu();
+    for kinds in [TINY, HYB] {
+        let mut engine = Engine::with_drafter(kinds, FULL, 1, options());
+        let a = run(0, 41);
+        engine.serve(&Ask { lag: 20, ..Ask::new(&a) });
+        for (shared, reused) in [(10, 8), (19, 16), (30, 24)] {
+            let b = [&a[..shared], &run(50 * shared as u32, 10)].concat();
+            assert_eq!(engine.serve(&Ask { lag: 20, ..Ask::new(&b) }), reused, "{kinds:?}, {shared} shared");
+        }
+    }
+}
+
+#[test]
+fn what_the_given_sets_held_does_not_matter() {
+    cpu();
+    for kinds in [FULL, TINY, HYB] {
+        for known in [true, false] {
+            let mut engine = Engine::new(kinds, copying());
+            let prompt = run(0, 40);
+            if known {
+                engine.serve(&Ask::new(&prompt));
+            }
+            let mut target = engine.target.set();
+            engine.target.feed(&mut target, &run(500, 60), 60);
+            target.schedule(&[70, 80]).expect("ahead");
+            let session = engine.cache.begin(&prompt, &[], &mut target, None).expect("a request");
+            assert_eq!(session.cached_tokens(), if known { 39 } else { 0 });
+            engine.target.check(&target, &prompt, session.cached_tokens());
+            engine.target.feed(&mut target, &prompt, 40);
+            engine.target.check(&target, &prompt, 40);
+            engine.cache.close(session, &prompt, target, None).expect("closed");
+            assert_eq!(engine.serve(&Ask::new(&run(500, 60))), 0, "no request recorded them");
+        }
+    }
+}
+
+#[test]
+fn rows_in_fewer_bits_are_reused_at_every_offset() {
+    cpu();
+    let id = SetId::fresh();
+    let set = || {
+        CacheSet::with_id(
+            id,
+            vec![Layer::Quantized(QuantizedCache::new(KvFormat::new(8, 64).expect("a format")))],
+        )
+    };
+    let feed = |set: &mut CacheSet, tokens: &[u32]| {
+        let numbers: Vec<f32> =
+            tokens.iter().flat_map(|token| (0..64).map(move |n| (token * n) as f32)).collect();
+        let rows = Array::from_slice(&numbers, &[1, 1, tokens.len() as i32, 64]);
+        let layer = set.layer_mut(0).expect("a layer").attention_mut().expect("attention");
+        layer.append(&rows, &rows).expect("rows that fit");
+    };
+    let shown = |set: &CacheSet| {
+        let view = set.layer(0).expect("a layer").get().view().expect("a view").expect("rows");
+        view.keys.contiguous().expect("contiguous").to_vec_exact::<f32>().expect("float32 numbers")
+    };
+    for options in [options(), copying()] {
+        let mut cache = PrefixCache::new(options);
+        let prompt = run(0, 40);
+        let mut first = set();
+        let session = cache.begin(&prompt, &[], &mut first, None).expect("a request");
+        feed(&mut first, &prompt[..39]);
+        cache.close(session, &prompt, first, None).expect("closed");
+        for shared in [39, 17, 30] {
+            let mut again = set();
+            let other = [&prompt[..shared], &[99, 98]].concat();
+            let session = cache.begin(&other, &[], &mut again, None).expect("a request");
+            assert_eq!(session.cached_tokens(), shared);
+            let mut cold = set();
+            feed(&mut cold, &prompt[..shared]);
+            assert_eq!(shown(&again), shown(&cold));
+            cache.close(session, &other, again, None).expect("closed");
+        }
     }
 }

@@ -209,6 +209,14 @@ impl Ask {
     }
 }
 
+/// A request that has begun.
+pub(crate) struct Running {
+    ask: Ask,
+    session: PrefixSession,
+    target: CacheSet,
+    own: Option<CacheSet>,
+}
+
 /// The toys with their prefix cache.
 pub(crate) struct Engine {
     pub(crate) target: Toy,
@@ -230,6 +238,14 @@ impl Engine {
     /// Serves a request and returns how many of its tokens were reused. Everything reused, and the state
     /// at the end, is compared with a cold run.
     pub(crate) fn serve(&mut self, ask: &Ask) -> usize {
+        let running = self.open(ask);
+        let cached = running.session.cached_tokens();
+        self.finish(running);
+        cached
+    }
+
+    /// Begins a request and compares what it found with a cold run.
+    pub(crate) fn open(&mut self, ask: &Ask) -> Running {
         let (mut target, mut own) = (self.target.set(), self.own.as_ref().map(Toy::set));
         let begun = self.cache.begin(&ask.prompt, &ask.boundaries, &mut target, own.as_mut());
         let session = begun.expect("a request");
@@ -239,18 +255,17 @@ impl Engine {
         if let (Some(toy), Some(own)) = (&self.own, &own) {
             toy.check(own, &ask.prompt, cached);
         }
-        self.answer(ask, session, target, own);
-        assert!(self.cache.bytes() <= self.cache.options().budget_bytes, "within the budget");
-        cached
+        Running { ask: ask.clone(), session, target, own }
     }
 
-    fn answer(
-        &mut self,
-        ask: &Ask,
-        mut session: PrefixSession,
-        mut target: CacheSet,
-        mut own: Option<CacheSet>,
-    ) {
+    /// Prefills, decodes and closes a request.
+    pub(crate) fn finish(&mut self, running: Running) {
+        self.answer(running);
+        assert!(self.cache.bytes() <= self.cache.options().budget_bytes, "within the budget");
+    }
+
+    fn answer(&mut self, running: Running) {
+        let Running { ask, mut session, mut target, mut own } = running;
         let full = ask.prompt.len() - 1;
         let mut tokens = ask.prompt.clone();
         let mut chunks = 0;
@@ -264,7 +279,7 @@ impl Engine {
             chunks += 1;
         }
         if target.offset() == full && ask.cancel.is_none() {
-            self.decode(ask, &mut tokens, &mut target);
+            self.decode(&ask, &mut tokens, &mut target);
         }
         let rest = target.offset();
         self.hear(&mut own, &tokens, rest);
