@@ -7,12 +7,17 @@ mod common;
 use std::{path::Path, rc::Rc};
 
 use common::*;
-use foretoken_model_base::{Batch, LoadOptions, Model};
-use foretoken_models::testkit::{hyb, tiny_window};
+use foretoken_cache::{CacheSet, Layer};
+use foretoken_model_base::{Batch, Config, LoadOptions, Model, Weights, find_family};
+use foretoken_models::{
+    FAMILIES,
+    testkit::{hyb, hyb_arrays, hyb_config_json, tiny_window, tiny_window_arrays, tiny_window_config_json},
+};
 use foretoken_speculate::{
     Provenance,
     testkit::{Pattern, Request, on_cpu},
 };
+use mlx_rs::{Array, ops};
 
 /// Below this gap between the two best logits another order of summation may choose the other token.
 const NEAR_TIE: f32 = 1e-3;
@@ -110,6 +115,32 @@ fn h12_window_and_recurrent_layers_give_the_plain_text() {
     }
 }
 
+/// A toy whose products are packed in four bits and stay so: their rows are summed in another way.
+fn packed(family: &str, config: &str, arrays: Vec<(String, Array)>) -> Rc<dyn Model> {
+    on_cpu();
+    let pack = |(name, array): (String, Array)| -> Vec<(String, Array)> {
+        let Some(module) = name.strip_suffix("_proj.weight") else { return vec![(name, array)] };
+        let (words, scales, biases) = ops::quantize(&array, 32, 4).unwrap();
+        let parts = [("weight", words), ("scales", scales), ("biases", biases)];
+        parts.map(|(part, array)| (format!("{module}_proj.{part}"), array)).into()
+    };
+    let options = LoadOptions { expand: false, ..LoadOptions::cpu() };
+    let weights = Weights::from_arrays(arrays.into_iter().flat_map(pack), options);
+    let family = find_family(FAMILIES, family).unwrap();
+    let model = (family.build)(&Config::parse(config).unwrap(), &weights).unwrap();
+    weights.finish(&[]).unwrap();
+    Rc::from(model)
+}
+
+#[test]
+fn h12_packed_window_and_recurrent_layers_give_the_plain_text() {
+    let window = packed("gemma3_text", &tiny_window_config_json(), tiny_window_arrays(7));
+    let hyb = packed("qwen3_5_text", &hyb_config_json(), hyb_arrays(7));
+    for (name, model) in [("packed tiny_window", window), ("packed hyb", hyb)] {
+        check(name, &model, TOY_PROMPTS[1], 100, &[Pattern::Mix, Pattern::Wrong]);
+    }
+}
+
 #[test]
 fn h17_an_end_token_inside_a_run_stops_windows_and_states() {
     for (name, model) in toys() {
@@ -136,12 +167,12 @@ fn h17_an_end_token_inside_a_run_stops_windows_and_states() {
 }
 
 /// The states of the recurrent layers, on the host.
-fn states(caches: &foretoken_cache::CacheSet) -> Vec<(Vec<f32>, Vec<f32>)> {
+fn states(caches: &CacheSet) -> Vec<(Vec<f32>, Vec<f32>)> {
     let mut out = Vec::new();
     for layer in caches.layers() {
-        if let foretoken_cache::Layer::Recurrent(layer) = layer {
+        if let Layer::Recurrent(layer) = layer {
             let state = layer.state().unwrap();
-            let host = |array: Option<mlx_rs::Array>| -> Vec<f32> {
+            let host = |array: Option<Array>| -> Vec<f32> {
                 array.unwrap().contiguous().unwrap().to_vec_exact().unwrap()
             };
             out.push((host(state.tail), host(state.state)));
