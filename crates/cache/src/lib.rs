@@ -3,6 +3,8 @@
 //! This crate knows arrays, not models. A [`CacheSet`] holds one sequence: one [`Layer`] per model
 //! layer, all resting at one offset between calls.
 //!
+//! - **Kinds.** [`KvCache`] keeps every key and value, [`QuantizedCache`] keeps them in 8 or 4 bits,
+//!   [`RotatingCache`] keeps those that a sliding window sees, [`RecurrentCache`] keeps a folded state.
 //! - **Transaction.** Speculation appends rows that may be taken back, so every set offers one
 //!   transaction ([`CacheSet::begin`], [`CacheSet::commit`], [`CacheSet::rollback`]) and every exit
 //!   path ends it.
@@ -11,6 +13,8 @@
 //!   [`CacheSet::schedule`] names the offsets to capture while a block is written.
 //! - **Reuse.** A [`prefix::PrefixCache`] keeps snapshots of earlier requests and takes the sets of the
 //!   next one to the longest beginning that its prompt shares with them.
+//! - **Conformance.** The feature `testkit` brings random tests for any [`LayerCache`], against an oracle
+//!   that recomputes everything from scratch.
 //! - **In place.** A layer's buffer is written in place as long as the layer is its sole owner.
 //!   Nothing here keeps a second handle on a buffer, and callers must not keep a [`View`].
 //!

@@ -11,6 +11,10 @@ use crate::{
     state::{Held, StateForm},
 };
 
+/// A block of more rows leaves a tail that is copied out before the next one: the tail is a view of the
+/// inputs of the whole block, and these would stay alive in every layer.
+const BULKY_ROWS: usize = 32;
+
 /// The state of one recurrent layer.
 ///
 /// A forward reads [`state`](Self::state), asks [`stops`](Self::stops) after which rows of its block
@@ -27,6 +31,8 @@ pub struct RecurrentCache {
     form: Option<StateForm>,
     open: Option<Open>,
     scheduled: Vec<usize>,
+    /// Whether the newest tail is a view of so many rows that it is worth a copy of its own.
+    bulky: bool,
     /// Bytes of states that only snapshots hold.
     released: Rc<Cell<usize>>,
     abandoned: bool,
@@ -96,6 +102,7 @@ impl RecurrentCache {
         }
         self.form = Some(form);
         self.offset += rows;
+        self.bulky = rows > BULKY_ROWS;
         self.prune();
         Ok(())
     }
@@ -118,6 +125,10 @@ impl RecurrentCache {
     }
 
     fn open(&mut self, whole: bool) {
+        if let (true, Some((_, held))) = (std::mem::take(&mut self.bulky), self.states.last()) {
+            // The block is evaluated by now. If the copy fails, so will whatever reads the tail.
+            let _ = held.settle();
+        }
         self.open = Some(Open { base: self.offset, whole });
     }
 }

@@ -9,6 +9,7 @@
 //! Nothing here serves requests: comparing means waiting for arrays.
 
 mod conformance;
+mod oracle;
 mod random;
 mod subject;
 mod toy;
