@@ -43,9 +43,7 @@ struct Shape {
 
 impl Shape {
     fn read(config: &Config) -> Result<Self> {
-        let or = |key: &str, default| {
-            Ok::<_, foretoken_model_base::ModelError>(config.optional_count(key)?.unwrap_or(default))
-        };
+        let or = |key, default| config.optional_count(key).map(|own| own.unwrap_or(default));
         let scalar = config.number("query_pre_attn_scalar")?.unwrap_or(256.0);
         let shape = Self {
             width: config.count("hidden_size")?,

@@ -296,12 +296,10 @@ impl Delta {
             let rows = mixed.try_index((.., .., from..to))?;
             Ok(rows.reshape(&[1, x.dim(1), heads, size])?)
         };
-        let (q, k) =
-            (part(0, keys, s.key_heads, s.key_size)?, part(keys, 2 * keys, s.key_heads, s.key_size)?);
+        let q = part(0, keys, s.key_heads, s.key_size)?;
+        let k = part(keys, 2 * keys, s.key_heads, s.key_size)?;
         let v = part(2 * keys, mixed.dim(2), s.value_heads, s.value_size)?;
-        let float = |linear: &Linear| {
-            Ok::<_, foretoken_model_base::ModelError>(linear.forward(x)?.as_dtype(Dtype::Float32)?)
-        };
+        let float = |linear: &Linear| -> Result<Array> { Ok(linear.forward(x)?.as_dtype(Dtype::Float32)?) };
         Ok(gated_delta::Inputs {
             queries: gated_delta::of_length(&q, (s.key_size as f32).sqrt().recip())?,
             keys: gated_delta::of_length(&k, 1.0)?,

@@ -186,7 +186,7 @@ fn unknown_architectures_and_bad_configs_are_refused() {
         assert!(config.contains(from));
         Folder::new(&config.replacen(from, to, 1), &all).load()
     };
-    refused(with(r#""llama""#, r#""mamba9""#), &["model_type", "one of: llama", "mamba9"]);
+    refused(with(r#""llama""#, r#""mamba9""#), &["model_type", "one of: ", "llama", "mamba9"]);
     refused(with(r#""model_type": "llama","#, ""), &["model_type", "nothing"]);
     refused(with(r#""hidden_size": 32"#, r#""hidden_size": "32""#), &["hidden_size", "\"32\""]);
     refused(with(r#""num_key_value_heads": 2"#, r#""num_key_value_heads": 3"#), &["num_key_value_heads"]);

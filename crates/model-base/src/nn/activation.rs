@@ -22,7 +22,7 @@ impl Activation {
     /// The function, element by element, in the type of `x`.
     ///
     /// # Shapes
-    /// [...] → [...].
+    /// `[...]` → `[...]`.
     pub fn of(self, x: &Array) -> Result<Array> {
         match self {
             Self::Silu => Ok(multiply(x, sigmoid(x)?)?),
@@ -34,7 +34,7 @@ impl Activation {
 /// x times a constant, in the type of `x`: a float32 factor would lift 16-bit floats.
 ///
 /// # Shapes
-/// [...] → [...].
+/// `[...]` → `[...]`.
 pub fn scaled(x: &Array, factor: f32) -> Result<Array> {
     Ok(multiply(x, constant(factor, x.dtype())?)?)
 }
@@ -42,7 +42,7 @@ pub fn scaled(x: &Array, factor: f32) -> Result<Array> {
 /// cap · tanh(x / cap): bounds x smoothly (Gemma Team, Gemma 2).
 ///
 /// # Shapes
-/// [...] → [...].
+/// `[...]` → `[...]`.
 pub fn soft_cap(x: &Array, cap: f32) -> Result<Array> {
     let cap = constant(cap, x.dtype())?;
     Ok(multiply(tanh(divide(x, &cap)?)?, &cap)?)

@@ -1,7 +1,7 @@
 //! The gated delta rule, token by token in float32 (Yang, Kautz and Hatamizadeh, Gated Delta Networks;
 //! ml-explore/mlx-lm, `mlx_lm/models/gated_delta.py`).
 //!
-//! Per value head, with state S [D_v,D_k]:
+//! Per value head, with state S `[D_v,D_k]`:
 //!
 //! ```text
 //! S ← g·S + β·(v − (g·S)·k)·kᵀ        y = S·q

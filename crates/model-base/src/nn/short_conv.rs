@@ -13,9 +13,9 @@ use crate::{
 /// The order of a stored kernel's axes, which tells an original checkpoint from a converted one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConvLayout {
-    /// [C,1,K]: as the model was published. Its norms store w − 1 as well.
+    /// `[C,1,K]`: as the model was published. Its norms store w − 1 as well.
     Published,
-    /// [C,K,1]: as MLX computes; converters bring norms to w at the same time.
+    /// `[C,K,1]`: as MLX computes; converters bring norms to w at the same time.
     Converted,
 }
 
@@ -39,10 +39,10 @@ impl ConvLayout {
     }
 }
 
-/// y[t] = Σ w[j] · x[t − (K−1) + j] for each channel alone, in float32.
+/// `y[t] = Σ w[j] · x[t − (K−1) + j]` for each channel alone, in float32.
 #[derive(Debug, Clone)]
 pub struct ShortConv {
-    /// One row per tap, oldest first [K,C] float32.
+    /// One row per tap, oldest first `[K,C]` float32.
     taps: Array,
 }
 
@@ -61,7 +61,7 @@ impl ShortConv {
     /// Inputs before the first token.
     ///
     /// # Shapes
-    /// [1,K−1,C] float32.
+    /// `[1,K−1,C]` float32.
     pub fn silence(&self) -> Result<Array> {
         Ok(zeros_dtype(&[1, self.taps.dim(0) - 1, self.taps.dim(1)], Dtype::Float32)?)
     }
@@ -71,7 +71,7 @@ impl ShortConv {
     /// Every output sums its taps in the same order, whatever L is.
     ///
     /// # Shapes
-    /// `before` [1,K−1,C], `x` [1,L,C] → ([1,L,C], [1,K−1+L,C]), all float32.
+    /// `before` `[1,K−1,C]`, `x` `[1,L,C]` → (`[1,L,C]`, `[1,K−1+L,C]`), all float32.
     pub fn forward(&self, before: &Array, x: &Array) -> Result<(Array, Array)> {
         let length = x.dim(1);
         let inputs = concatenate(&[before, x], 1)?;
