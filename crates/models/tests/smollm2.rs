@@ -4,24 +4,15 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
 use common::{F32_TOLERANCE, difference, expected, host, on_cpu, workspace};
 use foretoken_model_base::{Batch, LoadOptions};
 use foretoken_models::load;
-
-/// Loading takes less than this, also without optimisation beyond the test profile's.
-const LOAD_LIMIT: Duration = Duration::from_secs(5);
 
 #[test]
 fn smollm2_gguf_matches_the_reference() {
     on_cpu();
     let file = workspace("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let start = Instant::now();
     let loaded = load(&file, LoadOptions::cpu()).unwrap();
-    let took = start.elapsed();
-    println!("loaded {} of {} tensors in {took:?}", loaded.report.used, loaded.report.found);
-    assert!(took < LOAD_LIMIT, "{took:?}");
     assert_eq!((loaded.report.used, loaded.report.found), (272, 272));
     assert_eq!(loaded.report.codings, ["F32", "Q4_1", "Q8_0"]);
 
