@@ -28,20 +28,63 @@ def llama(**changes):
 
 ROPE3 = dict(rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
 
+WINDOWS = ['sliding_attention', 'sliding_attention', 'full_attention'] * 2
+GEMMA4_ROPES = dict(
+    full_attention=dict(rope_theta=1000000.0, rope_type='proportional', partial_rotary_factor=0.25),
+    sliding_attention=dict(rope_theta=10000.0, rope_type='default'))
+
+
+def qwen3():
+    return 'qwen3', dict(BASE, model_type='qwen3', architectures=['Qwen3ForCausalLM'], tie_word_embeddings=True)
+
+
+def gemma3():
+    return 'gemma3_text', dict(
+        BASE, model_type='gemma3_text', architectures=['Gemma3ForCausalLM'], num_hidden_layers=6, sliding_window=8,
+        sliding_window_pattern=3, query_pre_attn_scalar=16, rope_local_base_freq=10000.0, rope_theta=1000000.0)
+
+
+def gemma4():
+    return 'gemma4_text', dict(
+        BASE, model_type='gemma4_text', architectures=['Gemma4ForCausalLM'], num_hidden_layers=6, sliding_window=8,
+        layer_types=WINDOWS, global_head_dim=32, num_global_key_value_heads=1, num_kv_shared_layers=0,
+        hidden_size_per_layer_input=0, vocab_size_per_layer_input=VOCABULARY, final_logit_softcapping=30.0,
+        use_double_wide_mlp=False, attention_k_eq_v=False, enable_moe_block=False, tie_word_embeddings=True,
+        rope_parameters=GEMMA4_ROPES)
+
+
+def qwen3_5():
+    text = dict(
+        BASE, model_type='qwen3_5_text', tie_word_embeddings=True,
+        layer_types=['linear_attention'] * 3 + ['full_attention'], full_attention_interval=4,
+        linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16,
+        linear_conv_kernel_dim=4, attn_output_gate=True,
+        rope_parameters=dict(rope_theta=10000.0, partial_rotary_factor=0.5, rope_type='default'), partial_rotary_factor=0.5)
+    return 'qwen3_5', dict(model_type='qwen3_5', architectures=['Qwen3_5ForConditionalGeneration'], text_config=text)
+
+
 # Name: (module of mlx_lm.models with the configuration, quantization).
 CASES = {
     'llama': (llama(), None),
     'llama-rope3': (llama(tie_word_embeddings=False, attention_bias=True, rope_theta=500000.0, rope_scaling=ROPE3), None),
     'llama-q4': (llama(), dict(group_size=32, bits=4)),
+    'qwen3': (qwen3(), None),
+    'gemma3': (gemma3(), None),
+    'gemma4': (gemma4(), None),
+    'qwen3_5': (qwen3_5(), None),
 }
 
 
-def initial(path, x):
-    """The value of a parameter; norms differ from one, so that a forgotten norm shows."""
+def initial(path, x, norms):
+    """The value of a parameter; norms differ from the neutral one, so that a forgotten norm shows."""
     if not mx.issubdtype(x.dtype, mx.floating):
         return x
     if 'norm' in path and path.endswith('weight'):
-        return mx.random.normal(x.shape) * 0.1 + 1.0
+        return mx.random.normal(x.shape) * 0.1 + norms
+    if path.endswith('A_log') or path.endswith('dt_bias'):
+        return mx.random.uniform(0.1, 1.0, x.shape)
+    if x.ndim == 1 and 'scalar' in path:
+        return mx.ones(x.shape)
     return mx.random.normal(x.shape) * 0.12
 
 
@@ -50,7 +93,9 @@ def build(name, module, config, quantization):
     args = models.ModelArgs.from_dict(config)
     mx.random.seed(sum(map(ord, name)))
     model = models.Model(args)
-    model.update(tree_map_with_path(initial, model.parameters()))
+    # Gemma 3 stores norms as w - 1.
+    norms = 0.0 if 'gemma3' in module else 1.0
+    model.update(tree_map_with_path(lambda path, x: initial(path, x, norms), model.parameters()))
     if quantization:
         nn.quantize(model, **quantization)
     mx.eval(model.parameters())

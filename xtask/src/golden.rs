@@ -18,7 +18,7 @@ pub(crate) const USAGE: &str = "golden [NAME...]
     make golden data again with the pinned Python reference (llama, llama-rope3, llama-q4, smollm2)";
 
 /// Tiny random models that tools/make_golden.py knows.
-const MODELS: [&str; 3] = ["llama", "llama-rope3", "llama-q4"];
+const MODELS: [&str; 7] = ["llama", "llama-rope3", "llama-q4", "qwen3", "gemma3", "gemma4", "qwen3_5"];
 /// The traces and hidden states of the real model with its two heads.
 const SMOLLM2: &str = "smollm2";
 
