@@ -28,6 +28,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let prompt = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?;
     let request = Request {
         prompt: prompt.ids.clone(),
+        boundaries: Vec::new(),
         max_tokens: Some(args.max_tokens),
         sampling,
         ends: prompt.ends.clone(),

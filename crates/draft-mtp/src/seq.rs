@@ -1,6 +1,6 @@
 //! The sequential head: Llama layers over (next token, hidden) pairs, with a cache of their own.
 
-use foretoken_cache::{CacheSet, KvCache, Layer};
+use foretoken_cache::{CacheSet, KvCache, Layer, SetId};
 use foretoken_model_base::{
     DraftHead, DraftVocabulary, Hidden, Model, ModelError, Result,
     nn::{Linear, Mlp, RmsNorm, attend, join_heads, split_heads},
@@ -14,6 +14,8 @@ use crate::head::{DraftRows, Geometry, layers, mlp};
 /// target's hidden state of slot S, and its out predicts token S+2.
 #[derive(Debug)]
 pub struct SeqHead {
+    /// Snapshots go from one sequence of this head to another.
+    id: SetId,
     geometry: Geometry,
     embedding_norm: RmsNorm,
     hidden_norm: RmsNorm,
@@ -31,6 +33,7 @@ impl SeqHead {
         let norm = |name: &str| RmsNorm::load(&weights.at(name), width, geometry.epsilon);
         let layer = |i: usize| SeqLayer::load(&weights.at("layers").at(i), &geometry);
         Ok(Self {
+            id: SetId::fresh(),
             embedding_norm: norm("pre_fc_norm_embedding")?,
             hidden_norm: norm("pre_fc_norm_hidden")?,
             fuse: Linear::load(&weights.at("fc"), 2 * width, width, false)?,
@@ -48,7 +51,7 @@ impl DraftHead for SeqHead {
     }
 
     fn make_caches(&self) -> CacheSet {
-        CacheSet::new(self.layers.iter().map(|_| Layer::Kv(KvCache::new())).collect())
+        CacheSet::with_id(self.id, self.layers.iter().map(|_| Layer::Kv(KvCache::new())).collect())
     }
 
     fn forward(

@@ -1,6 +1,6 @@
 //! The single-position head: no cache, re-attends the target's last layers at one fixed position.
 
-use foretoken_cache::{CacheSet, View};
+use foretoken_cache::{CacheError, CacheSet, Layer, View};
 use foretoken_model_base::{
     DraftVocabulary, MTPDraftModel, Model, ModelError, Result,
     nn::{Linear, Mlp, RmsNorm, attend, join_heads, split_heads},
@@ -33,13 +33,17 @@ impl SingleHead {
         let geometry = Geometry::of(facts)?;
         let (width, count) = (geometry.width, layers(weights, facts)?);
         let layer = |i: usize| SingleLayer::load(&weights.at("layers").at(i), &geometry);
+        let first_target_layer = facts.layers - count;
+        for read in model.make_caches().layers().iter().skip(first_target_layer) {
+            check_kind(read)?;
+        }
         Ok(Self {
             pre_projection: Linear::load(&weights.at("pre_projection"), 2 * width, width, false)?,
             layers: (0..count).map(layer).collect::<Result<_>>()?,
             norm: RmsNorm::load(&weights.at("norm"), width, geometry.epsilon)?,
             post_projection: Linear::load(&weights.at("post_projection"), width, width, false)?,
             draft: DraftRows::load(weights, model)?,
-            first_target_layer: facts.layers - count,
+            first_target_layer,
             geometry,
         })
     }
@@ -48,7 +52,7 @@ impl SingleHead {
     fn view(&self, target: &CacheSet, index: usize, position: usize) -> Result<View> {
         let layer = self.first_target_layer + index;
         let view = match target.layer(layer) {
-            Some(layer) => layer.get().view()?,
+            Some(read) => check_kind(read).and_then(|()| Ok(read.raw_view()?))?,
             None => None,
         };
         let expected = [1, self.geometry.kv_heads, position + 1, self.geometry.head_size];
@@ -117,6 +121,20 @@ impl SingleLayer {
         let x = x.add(self.post_attention_norm.forward(&self.output.forward(&attended)?)?)?;
         let fed = self.mlp.forward(&self.pre_feedforward_norm.forward(&x)?)?;
         Ok(x.add(self.post_feedforward_norm.forward(&fed)?)?)
+    }
+}
+
+/// The head was trained on every row of its layers as it came: a window has lost some, a folded state has
+/// none, and a packed cache shows others.
+fn check_kind(layer: &Layer) -> Result<()> {
+    match layer {
+        Layer::Kv(_) => Ok(()),
+        other => Err(CacheError::Kind {
+            what: "mtp-single, which reads the target's keys and values again",
+            expected: "layers of full attention that show them as they came".into(),
+            got: format!("{}; use a head with a cache of its own, or --draft none", other.kind()),
+        }
+        .into()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The Llama family (layout of ml-explore/mlx-lm, `mlx_lm/models/llama.py`).
 
-use foretoken_cache::{CacheError, CacheSet, KvCache, Layer};
+use foretoken_cache::{CacheError, CacheSet, KvCache, Layer, SetId};
 use foretoken_model_base::{
     Batch, Config, Family, Hidden, MTPEmbeddingModel, Model, ModelError, ModelFacts, Result, Weights,
     nn::{Embedding, Linear, Mlp, RmsNorm, Rope, attend, join_heads, split_heads},
@@ -140,6 +140,8 @@ impl Block {
 
 struct Llama {
     facts: ModelFacts,
+    /// Snapshots go from one sequence of this model to another.
+    id: SetId,
     embedding: Embedding,
     blocks: Vec<Block>,
     norm: RmsNorm,
@@ -158,6 +160,7 @@ impl Llama {
         let tied = config.flag("tie_word_embeddings")? && !head.at("weight").exists();
         let block = |i| Block::load(&model.at("layers").at(i), &shape);
         Ok(Self {
+            id: SetId::fresh(),
             embedding: Embedding::load(&model.at("embed_tokens"), vocabulary, width)?,
             blocks: (0..facts.layers).map(block).collect::<Result<_>>()?,
             norm: RmsNorm::load(&model.at("norm"), width, shape.epsilon)?,
@@ -201,7 +204,7 @@ impl Model for Llama {
     }
 
     fn make_caches(&self) -> CacheSet {
-        CacheSet::new(self.blocks.iter().map(|_| Layer::Kv(KvCache::new())).collect())
+        CacheSet::with_id(self.id, self.blocks.iter().map(|_| Layer::Kv(KvCache::new())).collect())
     }
 
     fn forward(&self, batch: &Batch, caches: &mut [&mut CacheSet]) -> Result<Hidden> {

@@ -47,6 +47,14 @@ pub enum RunnerError {
         /// V of the model.
         vocabulary: usize,
     },
+    /// A message that ends outside the prompt.
+    #[error("message boundary: expected at most {prompt}, the prompt's length, got {got}")]
+    Boundary {
+        /// The boundary.
+        got: usize,
+        /// Tokens in the prompt.
+        prompt: usize,
+    },
     /// A decoder that broke its contract; nothing of the run was streamed.
     #[error("decoder: expected {expected}, got {got}")]
     Decoder {
@@ -109,6 +117,7 @@ impl RunnerError {
             RunnerError::EmptyPrompt { .. }
             | RunnerError::PromptTooLong { .. }
             | RunnerError::TokenOutOfRange { .. }
+            | RunnerError::Boundary { .. }
             | RunnerError::Sample(SampleError::Option { .. })
             | RunnerError::Speculate(SpeculateError::Sample(SampleError::Option { .. })) => {
                 FailureKind::Request

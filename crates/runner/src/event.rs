@@ -30,11 +30,12 @@ pub enum FailureKind {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Prompt tokens evaluated so far, of those that prefill evaluates (all but the last).
+    /// Prompt tokens whose state is there, of those that come before the last; the first report counts
+    /// the cached ones.
     Prefill {
-        /// Evaluated so far.
+        /// Evaluated or cached so far.
         done: usize,
-        /// To be evaluated before decoding starts.
+        /// All but the last.
         total: usize,
     },
     /// The next token of the answer.

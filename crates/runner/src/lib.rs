@@ -4,6 +4,9 @@
 //! no model family and no drafter. The decode loop is the only place that emits tokens and the only one
 //! that enforces a request's budget. A [`Worker`] keeps a runner on the one OS thread that touches MLX;
 //! its [`Handle`], a [`Request`] and every [`Event`] may cross threads and hold no arrays.
+//!
+//! What a request computed is remembered for the next ones that begin with the same tokens
+//! ([`Runner::with_prefix_cache`]); [`Usage::cached_tokens`] says how many those were.
 #![deny(missing_docs)]
 
 mod decode;
@@ -12,6 +15,7 @@ mod event;
 mod memory;
 mod prefill;
 mod request;
+mod reuse;
 mod runner;
 mod score;
 #[cfg(test)]
@@ -19,6 +23,8 @@ mod tests;
 mod worker;
 
 pub use error::{Result, RunnerError};
+pub use foretoken_cache::prefix::PrefixOptions;
+
 pub use event::{Event, FailureKind, FinishReason, Report, Timing, TokenSink, Usage};
 pub use memory::MemoryUse;
 pub use prefill::PREFILL_CHUNK;

@@ -6,47 +6,62 @@ use foretoken_model_base::{Batch, Hidden, Model};
 use foretoken_speculate::{Decoder, RequestState};
 use mlx_rs::transforms::eval;
 
-use crate::{Event, FinishReason, Result, TokenSink, memory};
+use crate::{
+    Event, FinishReason, Result, TokenSink, memory,
+    reuse::{Lease, Reuse},
+};
 
 /// Tokens per chunk: large enough for full speed, small enough to cancel soon and to bound memory.
 pub const PREFILL_CHUNK: usize = 2048;
 
-/// Forwards all but the last prompt token, `chunk` tokens at a time, and reports every chunk to the
-/// decoder. The sink may cancel before the first chunk and after each one.
-pub(crate) fn prefill(
-    model: &dyn Model,
-    state: &mut RequestState,
-    decoder: &mut dyn Decoder,
-    chunk: usize,
-    sink: &mut dyn TokenSink,
-) -> Result<ControlFlow<FinishReason>> {
-    let prompt = state.history.ids()[..state.prompt_tokens.saturating_sub(1)].to_vec();
-    let total = prompt.len();
-    let mut done = state.target.offset();
-    loop {
-        if let ControlFlow::Break(reason) = sink.event(Event::Prefill { done, total }) {
-            return Ok(ControlFlow::Break(reason));
+/// What prefill works with besides the request's own state.
+pub(crate) struct Prefill<'a> {
+    pub(crate) model: &'a dyn Model,
+    /// Tokens per forward.
+    pub(crate) chunk: usize,
+    pub(crate) reuse: &'a mut Reuse,
+    pub(crate) lease: &'a mut Lease,
+}
+
+impl Prefill<'_> {
+    /// Forwards all but the last prompt token from where the caches rest, chunk by chunk, and reports
+    /// every chunk to the decoder. The sink may cancel before the first chunk and after each one; restore
+    /// points that were passed stay.
+    pub(crate) fn run(
+        self,
+        state: &mut RequestState,
+        decoder: &mut dyn Decoder,
+        sink: &mut dyn TokenSink,
+    ) -> Result<ControlFlow<FinishReason>> {
+        let prompt = state.history.ids()[..state.prompt_tokens.saturating_sub(1)].to_vec();
+        let total = prompt.len();
+        let mut done = state.target.offset();
+        loop {
+            if let ControlFlow::Break(reason) = sink.event(Event::Prefill { done, total }) {
+                return Ok(ControlFlow::Break(reason));
+            }
+            if done >= total {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let ids = &prompt[done..total.min(done + self.chunk.max(1))];
+            let hidden = forward(self.model, state, ids)?;
+            // Only rows that were really evaluated count as committed.
+            if let Err(error) = eval([&hidden.last, &hidden.aux]) {
+                state.target.poison(error.what());
+                return Err(error.into());
+            }
+            decoder.prefilled(state, ids, &hidden.aux, done)?;
+            done += ids.len();
+            drop(hidden);
+            self.reuse.collect(self.lease, state);
+            memory::clear_buffers()?;
         }
-        if done >= total {
-            return Ok(ControlFlow::Continue(()));
-        }
-        let ids = &prompt[done..total.min(done + chunk.max(1))];
-        let hidden = forward(model, state, ids)?;
-        // Only rows that were really evaluated count as committed.
-        if let Err(error) = eval([&hidden.last, &hidden.aux]) {
-            state.target.poison(error.what());
-            return Err(error.into());
-        }
-        decoder.prefilled(state, ids, &hidden.aux, done)?;
-        done += ids.len();
-        drop(hidden);
-        memory::clear_buffers()?;
     }
 }
 
 /// Appends `ids` to the target's caches, or leaves the caches as they were.
 fn forward(model: &dyn Model, state: &mut RequestState, ids: &[u32]) -> Result<Hidden> {
-    let at = state.target.begin()?;
+    let at = state.target.begin_whole()?;
     let built = Batch::from_ids(ids, at).and_then(|batch| model.forward(&batch, &mut [&mut state.target]));
     match built {
         Ok(hidden) => {

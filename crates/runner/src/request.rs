@@ -8,6 +8,9 @@ use foretoken_speculate::DraftPolicy;
 pub struct Request {
     /// The prompt, at least one id.
     pub prompt: Vec<u32>,
+    /// Where messages of the prompt end, in tokens from its start; later requests that share the messages
+    /// up to there can go on from these places. None need be named, and the order does not matter.
+    pub boundaries: Vec<usize>,
     /// The most tokens to produce. Absent or 0 means the room left in the model's context, which is the
     /// limit in any case.
     pub max_tokens: Option<usize>,
@@ -26,6 +29,7 @@ impl Request {
     pub fn greedy(prompt: impl Into<Vec<u32>>) -> Self {
         Self {
             prompt: prompt.into(),
+            boundaries: Vec::new(),
             max_tokens: None,
             sampling: SamplingOptions::greedy(),
             ends: Vec::new(),

@@ -2,6 +2,7 @@
 
 use std::{ops::ControlFlow, rc::Rc, time::Instant};
 
+use foretoken_cache::prefix::{PrefixCache, PrefixOptions};
 use foretoken_model_base::{MTPDefaults, Model};
 use foretoken_sample::Sampler;
 use foretoken_speculate::{Decoder, DraftPolicy, Drafter, RequestState, Statistics, make_decoder};
@@ -10,25 +11,34 @@ use crate::{
     Event, FinishReason, PREFILL_CHUNK, Report, Request, Result, RunnerError, Timing, TokenSink, Usage,
     decode::{Decoded, decode},
     memory::{self, MemoryUse},
-    prefill::prefill,
+    prefill::Prefill,
+    reuse::{Lease, Reuse},
 };
 
 /// Serves requests one after the other on the thread that built it.
 ///
-/// It keeps nothing of a request: caches are made per request and dropped with it, so a request that
-/// failed cannot touch the next one.
+/// What requests computed is remembered in a prefix cache, so that the next one that begins with the
+/// same tokens goes on from there. A request that failed leaves nothing that could touch the next one.
 pub struct Runner {
     pub(crate) model: Rc<dyn Model>,
     drafter: Option<Rc<dyn Drafter>>,
     policy: DraftPolicy,
     pub(crate) chunk: usize,
     load_seconds: f64,
+    reuse: Reuse,
+}
+
+/// A request that was admitted.
+pub(crate) struct Opened {
+    pub(crate) state: RequestState,
+    decoder: Box<dyn Decoder>,
+    lease: Lease,
 }
 
 /// What is left when a request has ended, well or badly.
 pub(crate) struct Outcome {
-    /// The state at rest; absent when the request was refused.
-    pub(crate) state: Option<RequestState>,
+    /// The state at rest, to be closed; absent when the request was refused.
+    pub(crate) rest: Option<(RequestState, Lease)>,
     pub(crate) result: Result<Report>,
 }
 
@@ -49,6 +59,7 @@ impl Runner {
             policy: DraftPolicy::Constant(0),
             chunk: PREFILL_CHUNK,
             load_seconds: 0.0,
+            reuse: Reuse::new(Some(PrefixOptions::default())),
         }
     }
 
@@ -56,12 +67,20 @@ impl Runner {
     pub fn with_drafter(mut self, drafter: Rc<dyn Drafter>, policy: Option<DraftPolicy>) -> Self {
         self.policy = policy.unwrap_or_else(|| default_policy(self.model.as_ref(), drafter.as_ref()));
         self.drafter = Some(drafter);
+        self.reuse.clear();
         self
     }
 
     /// Prefills in chunks of this many tokens instead of [`PREFILL_CHUNK`].
     pub fn with_prefill_chunk(mut self, tokens: usize) -> Self {
         self.chunk = tokens.max(1);
+        self
+    }
+
+    /// Remembers what requests computed under these options, whose look-ahead the drafter decides, or
+    /// nothing. The default is [`PrefixOptions::default`].
+    pub fn with_prefix_cache(mut self, options: Option<PrefixOptions>) -> Self {
+        self.reuse = Reuse::new(options);
         self
     }
 
@@ -81,11 +100,23 @@ impl Runner {
         self.drafter.as_deref()
     }
 
+    /// What earlier requests left; absent before the first one, or when nothing is remembered.
+    pub fn prefix_cache(&self) -> Option<&PrefixCache> {
+        self.reuse.cache()
+    }
+
+    /// Forgets what earlier requests left.
+    pub fn clear_prefix_cache(&mut self) {
+        self.reuse.clear();
+    }
+
     /// Serves one request. The sink hears every event, the last of which is exactly one `Done` or
     /// `Failed`; the same report or error is returned.
     pub fn generate(&mut self, request: &Request, sink: &mut dyn TokenSink) -> Result<Report> {
         let outcome = self.serve(request, sink);
-        drop(outcome.state);
+        if let Some((state, lease)) = outcome.rest {
+            self.reuse.close(lease, state);
+        }
         // Whatever happened, the next request starts with an empty buffer cache.
         let result = outcome.result.and_then(|report| memory::clear_buffers().map(|()| report));
         let last = match &result {
@@ -98,17 +129,17 @@ impl Runner {
     }
 
     /// Serves one request and hands its state back at rest.
-    pub(crate) fn serve(&self, request: &Request, sink: &mut dyn TokenSink) -> Outcome {
-        let opened = self.open(request);
-        let (mut state, mut decoder) = match opened {
+    pub(crate) fn serve(&mut self, request: &Request, sink: &mut dyn TokenSink) -> Outcome {
+        let mut opened = match self.open(request) {
             Ok(opened) => opened,
-            Err(error) => return Outcome { state: None, result: Err(error) },
+            Err(error) => return Outcome { rest: None, result: Err(error) },
         };
-        let answered = self.answer(request, &mut state, decoder.as_mut(), sink);
+        let answered = self.answer(request, &mut opened, sink);
+        let Opened { mut state, decoder, lease } = opened;
         // Whatever happened, every cache comes to rest.
         let finished = decoder.finish(&mut state);
         let result = answered.and_then(|report| Ok(finished.map(|()| report)?));
-        Outcome { state: Some(state), result }
+        Outcome { rest: Some((state, lease)), result }
     }
 
     /// Checks the ids before anything is evaluated: at least one, at most `limit`, all known.
@@ -127,17 +158,26 @@ impl Runner {
         }
     }
 
-    fn open(&self, request: &Request) -> Result<(RequestState, Box<dyn Decoder>)> {
+    fn open(&mut self, request: &Request) -> Result<Opened> {
         let facts = self.model.facts();
         let sampler = Sampler::new(request.sampling.clone(), facts.vocabulary)?;
         self.check_prompt(&request.prompt, facts.context_length.saturating_sub(1))?;
+        check_boundaries(request)?;
         memory::begin_request()?;
-        let drafter = self.drafter_for(request);
-        let policy = self.policy_for(request);
-        let (model, prompt) = (self.model.as_ref(), &request.prompt);
-        let state = RequestState::new(model, drafter.as_deref(), sampler, prompt, &request.ends)?;
-        let decoder = make_decoder(self.model.clone(), drafter, policy, &state)?;
-        Ok((state, decoder))
+        // A drafter with caches of its own hears every request, so that its caches stay level.
+        let (model, drafter) = (self.model.clone(), self.drafter.clone());
+        let (prompt, ends) = (&request.prompt, &request.ends);
+        let mut state = RequestState::new(model.as_ref(), drafter.as_deref(), sampler, prompt, ends)?;
+        let look_ahead = drafter.as_ref().map_or(0, |drafter| drafter.facts().look_ahead);
+        let begun = self.reuse.begin(look_ahead, &request.boundaries, &mut state);
+        let lease = begun.unwrap_or_else(|| {
+            state.target = model.make_caches();
+            state.own = drafter.as_ref().and_then(|drafter| drafter.make_caches());
+            Lease::default()
+        });
+        let policy = if request.speculate { self.policy_for(request) } else { DraftPolicy::Constant(0) };
+        let decoder = make_decoder(model, drafter, policy, &state)?;
+        Ok(Opened { state, decoder, lease })
     }
 
     /// The drafter that a request may use. Log probabilities are reported by the plain decoder only.
@@ -150,19 +190,16 @@ impl Runner {
         request.policy.unwrap_or(self.policy)
     }
 
-    fn answer(
-        &self,
-        request: &Request,
-        state: &mut RequestState,
-        decoder: &mut dyn Decoder,
-        sink: &mut dyn TokenSink,
-    ) -> Result<Report> {
+    fn answer(&mut self, request: &Request, opened: &mut Opened, sink: &mut dyn TokenSink) -> Result<Report> {
+        let Opened { state, decoder, lease } = opened;
+        let (decoder, cached) = (decoder.as_mut(), lease.cached_tokens());
         let started = Instant::now();
-        let flow = prefill(self.model.as_ref(), state, decoder, self.chunk, sink)?;
+        let (model, chunk, reuse) = (self.model.as_ref(), self.chunk, &mut self.reuse);
+        let flow = Prefill { model, chunk, reuse, lease }.run(state, decoder, sink)?;
         let mut timing = Timing {
             load_seconds: self.load_seconds,
             prefill_seconds: started.elapsed().as_secs_f64(),
-            prefilled_tokens: state.target.offset(),
+            prefilled_tokens: state.target.offset() - cached,
             ..Timing::default()
         };
         let started = Instant::now();
@@ -175,7 +212,8 @@ impl Runner {
         };
         timing.decode_seconds = started.elapsed().as_secs_f64();
         timing.decoded_tokens = decoded.count;
-        let report = self.report(request, decoded, timing, decoder.statistics().clone())?;
+        let mut report = self.report(request, decoded, timing, decoder.statistics().clone())?;
+        report.usage.cached_tokens = cached;
         // A token that is still being computed is waited for and recorded, not streamed or counted. The
         // answer is complete, so a failure of that token does not concern it; `finish` levels the caches.
         let _ = decoder.drain(state);
@@ -203,6 +241,15 @@ impl Runner {
             estimated_plain_seconds: decoded.estimated_plain_seconds,
             peak_memory: MemoryUse::now()?.peak,
         })
+    }
+}
+
+/// Fails unless every boundary lies inside the prompt.
+fn check_boundaries(request: &Request) -> Result<()> {
+    let prompt = request.prompt.len();
+    match request.boundaries.iter().find(|&&at| at > prompt) {
+        Some(&got) => Err(RunnerError::Boundary { got, prompt }),
+        None => Ok(()),
     }
 }
 

@@ -167,7 +167,9 @@ fn generate(
         let _ = runner.generate(request, &mut watched);
     }));
     let Err(panic) = served else { return };
-    // The request's caches are gone with the unwound stack; only the buffer cache is left to clear.
+    // The request's caches are gone with the unwound stack. What is remembered may be fine, but after a
+    // fault in the program nothing is built on it.
+    runner.clear_prefix_cache();
     let _ = memory::clear_buffers();
     let message = RunnerError::Panicked { message: panic_text(&*panic) }.to_string();
     let _ = catch_unwind(AssertUnwindSafe(|| {

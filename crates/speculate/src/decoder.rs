@@ -190,8 +190,9 @@ pub trait Decoder {
     /// Brings in a token that is still being computed, so that the state rests level. `None` when there
     /// is none, or when the answer has ended.
     fn drain(&mut self, request: &mut RequestState) -> Result<Option<Token>>;
-    /// Ends the request: every cache rests level, the session is settled and finished. A token that is
-    /// still being computed is taken back.
+    /// Ends the request: the session is settled and finished, every set's layers rest level, and the own
+    /// caches rest where the target's do, or before that after a failure. A token that is still being
+    /// computed is taken back.
     fn finish(self: Box<Self>, request: &mut RequestState) -> Result<()>;
     /// What happened so far.
     fn statistics(&self) -> &Statistics;

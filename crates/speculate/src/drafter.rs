@@ -77,9 +77,9 @@ pub trait DraftSession {
     ) -> Result<(), DraftError>;
     /// Hears a committed run. A gap in the slots is an error.
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError>;
-    /// Brings the own caches level with the target's, once, before `finish`: with the next token the
-    /// pair left open at the frontier is completed; without one (error, cancel) the engine rewinds
-    /// both cache sets to the last complete pair, which is where the own caches rest then.
+    /// Brings the own caches level with the target's, once, before `finish`: with the token after the
+    /// last committed slot the pair left open at the frontier is completed; without one (an error) the own
+    /// caches rest at the last complete pair, behind the target's.
     fn settle(&mut self, _cx: &mut DraftCx<'_>, _next: Option<u32>) -> Result<(), DraftError> {
         Ok(())
     }

@@ -130,8 +130,8 @@ impl Hearing {
         }
     }
 
-    /// Settles and finishes the session, with the next token when every cache rests level and the
-    /// request is healthy. Nothing that goes wrong here concerns the answer.
+    /// Settles and finishes the session, with the token after the target's last slot when the request is
+    /// healthy. Nothing that goes wrong here concerns the answer.
     pub(crate) fn finish(mut self, model: &dyn Model, request: &mut RequestState, next: Option<u32>) {
         if let Some(session) = self.session.as_mut() {
             let own = request.own.as_mut();
@@ -140,7 +140,7 @@ impl Hearing {
                 self.fail(request.own.as_mut(), reason);
             }
         }
-        level(request);
+        cut_own(request);
         if let Some(session) = self.session.take() {
             let _ = guard(|| session.finish());
         }
@@ -153,18 +153,14 @@ pub(crate) struct Lent<'a> {
     pub(crate) own: Option<&'a mut CacheSet>,
 }
 
-/// Both sets rest at the last complete pair.
-fn level(request: &mut RequestState) {
-    let Some(own) = request.own.as_mut() else {
-        return;
-    };
-    let at = own.offset().min(request.target.offset());
-    for set in [own, &mut request.target] {
-        if !set.is_poisoned()
-            && let Err(err) = set.rewind(at)
-        {
-            set.poison(err.to_string());
-        }
+/// The own caches hold nothing past the target's. The target stays where it is when they are behind: a
+/// drafter's failure must not cost states that fold the past and cannot go back.
+fn cut_own(request: &mut RequestState) {
+    let at = request.target.offset();
+    if let Some(own) = request.own.as_mut().filter(|own| own.offset() > at && !own.is_poisoned())
+        && let Err(err) = own.rewind(at)
+    {
+        own.poison(err.to_string());
     }
 }
 

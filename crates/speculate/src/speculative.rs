@@ -124,10 +124,10 @@ impl<R: Engine> Decoder for Speculative<R> {
     fn finish(mut self: Box<Self>, request: &mut RequestState) -> Result<()> {
         self.plain.finish(request);
         let poisoned = request.target.is_poisoned() || request.own.as_ref().is_some_and(|o| o.is_poisoned());
-        let level = request.target.offset() + 1 == request.next_slot();
-        let heard_all = self.hearing.heard() == request.target.offset();
-        let healthy = !self.failed && !poisoned && level && heard_all;
-        let next = healthy.then_some(request.current);
+        let at = request.target.offset();
+        let healthy = !self.failed && !poisoned && self.hearing.heard() == at;
+        // A prefill that was cancelled leaves more of the prompt ahead than the current token.
+        let next = request.history.ids().get(at).copied().filter(|_| healthy);
         self.hearing.finish(self.model.as_ref(), request, next);
         Ok(())
     }

@@ -12,13 +12,13 @@ fn patterns() -> [Pattern; 4] {
 
 #[test]
 fn h67_a_limit_of_n_gives_n_tokens_at_every_depth() {
-    let whole = hear(&plain(Rc::new(target())), &asked(7)).ids;
+    let whole = hear(&mut plain(Rc::new(target())), &asked(7)).ids;
     for limit in [1, 2, 3, 7] {
-        let alone = hear(&plain(Rc::new(target())), &asked(limit));
+        let alone = hear(&mut plain(Rc::new(target())), &asked(limit));
         assert_eq!(alone.ids, whole[..limit]);
         assert_at_rest(&alone);
         for (pattern, depth) in patterns().into_iter().flat_map(|p| DEPTHS.map(|d| (p, d))) {
-            let heard = hear(&drafting(Rc::new(target()), scripted(pattern), depth), &asked(limit));
+            let heard = hear(&mut drafting(Rc::new(target()), scripted(pattern), depth), &asked(limit));
             assert_eq!(heard.ids, whole[..limit], "{pattern:?} at depth {depth}");
             assert_eq!(heard.report().usage.completion_tokens, limit);
             assert_eq!(heard.report().finish_reason, FinishReason::Length);
@@ -32,9 +32,9 @@ fn h68_the_context_is_the_last_limit() {
     for (length, room) in [(30, 2), (31, 1)] {
         for depth in [0, 1, 8] {
             let model = Rc::new(target().context(32));
-            let runner = drafting(model.clone(), scripted(Pattern::Oracle), depth);
+            let mut runner = drafting(model.clone(), scripted(Pattern::Oracle), depth);
             let request = Request { max_tokens: Some(100), ..Request::greedy(vec![1; length]) };
-            let heard = hear(&runner, &request);
+            let heard = hear(&mut runner, &request);
             assert_eq!(heard.ids.len(), room, "prompt {length}, depth {depth}");
             assert_eq!(heard.report().finish_reason, FinishReason::Length);
             assert!(model.largest_position() < Some(32), "{:?}", model.largest_position());
@@ -42,7 +42,7 @@ fn h68_the_context_is_the_last_limit() {
     }
     for length in [32, 33, 5000] {
         let model = Rc::new(target().context(32));
-        let heard = hear(&plain(model.clone()), &Request::greedy(vec![1; length]));
+        let heard = hear(&mut plain(model.clone()), &Request::greedy(vec![1; length]));
         let error = heard.error();
         assert!(error.contains(&length.to_string()) && error.contains("32"), "{error}");
         assert_eq!(model.forwards(), 0, "nothing was evaluated");
@@ -53,7 +53,7 @@ fn h68_the_context_is_the_last_limit() {
 fn no_limit_and_a_limit_of_0_fill_the_context() {
     for max_tokens in [None, Some(0), Some(1000)] {
         let request = Request { max_tokens, ..Request::greedy(PROMPT) };
-        let heard = hear(&plain(Rc::new(target().context(40))), &request);
+        let heard = hear(&mut plain(Rc::new(target().context(40))), &request);
         assert_eq!(heard.ids.len(), 40 - PROMPT.len());
     }
 }
@@ -64,13 +64,13 @@ fn h17_an_accepted_end_token_ends_the_answer_at_every_depth() {
     let prompt = [2, 5, 7, 9];
     let request = Request { max_tokens: Some(40), ..Request::greedy(prompt) };
     let tiny = || Rc::from(foretoken_models::testkit::tiny(1).expect("TINY builds"));
-    let whole = hear(&plain(tiny()), &request).ids;
+    let whole = hear(&mut plain(tiny()), &request).ids;
     let at = (9..whole.len()).find(|&k| !whole[..k].contains(&whole[k])).expect("a token that is new");
     let request = Request { ends: vec![whole[at]], ..request };
     for depth in 0..=8 {
         let vocabulary = tiny().facts().vocabulary;
         let oracle = by_heart(Pattern::Oracle, vocabulary, prompt.len(), &whole);
-        let heard = hear(&drafting(tiny(), oracle, depth), &request);
+        let heard = hear(&mut drafting(tiny(), oracle, depth), &request);
         assert_eq!(heard.ids, whole[..at], "depth {depth}");
         assert_eq!(heard.report().finish_reason, FinishReason::Stop);
         assert_eq!(heard.report().usage.completion_tokens, at);
@@ -85,11 +85,11 @@ fn h18_delivered_budget_usage_and_logprobs_are_one_number() {
     for limit in 1..=12 {
         let mut request = asked(limit);
         for pattern in [Pattern::Oracle, Pattern::Wrong, Pattern::Mix] {
-            let heard = hear(&drafting(Rc::new(target()), scripted(pattern), 4), &request);
+            let heard = hear(&mut drafting(Rc::new(target()), scripted(pattern), 4), &request);
             assert_eq!((heard.ids.len(), heard.report().usage.completion_tokens), (limit, limit));
         }
         request.sampling.logprobs = Some(3);
-        let heard = hear(&drafting(Rc::new(target()), scripted(Pattern::Oracle), 4), &request);
+        let heard = hear(&mut drafting(Rc::new(target()), scripted(Pattern::Oracle), 4), &request);
         assert_eq!((heard.ids.len(), heard.logprobs.len()), (limit, limit));
         assert_eq!(heard.report().drafter, None, "log probabilities are reported plainly");
         assert!(heard.logprobs.iter().all(|l| l.top.len() == 3 && l.logprob < 0.0));
@@ -98,16 +98,16 @@ fn h18_delivered_budget_usage_and_logprobs_are_one_number() {
 
 #[test]
 fn h19_a_caller_may_leave_inside_an_accepted_run() {
-    let whole = hear(&plain(Rc::new(target())), &asked(20)).ids;
+    let whole = hear(&mut plain(Rc::new(target())), &asked(20)).ids;
     for drop_at in 1..=5 {
         for depth in [0, 5] {
-            let runner = drafting(Rc::new(target()), scripted(Pattern::Oracle), depth);
-            let left = hear_until(&runner, &asked(20), drop_at);
+            let mut runner = drafting(Rc::new(target()), scripted(Pattern::Oracle), depth);
+            let left = hear_until(&mut runner, &asked(20), drop_at);
             assert_eq!(left.ids, whole[..drop_at]);
             assert_eq!(left.report().finish_reason, FinishReason::Cancelled);
             assert_eq!(left.report().usage.completion_tokens, drop_at);
             assert_at_rest(&left);
-            assert_eq!(hear(&runner, &asked(20)).ids, whole, "the next request equals a cold run");
+            assert_eq!(hear(&mut runner, &asked(20)).ids, whole, "the next request equals a cold run");
         }
     }
 }
@@ -129,11 +129,11 @@ fn a_sink_can_stop_an_answer_for_a_reason_of_its_own() {
 
 #[test]
 fn prefill_leaves_one_token_and_reports_its_chunks() {
-    let runner = plain(Rc::new(target())).with_prefill_chunk(2);
-    let heard = hear(&runner, &asked(1));
+    let mut runner = plain(Rc::new(target())).with_prefill_chunk(2);
+    let heard = hear(&mut runner, &asked(1));
     assert_eq!(heard.prefill, [(0, 4), (2, 4), (4, 4)]);
     assert_eq!(heard.report().timing.prefilled_tokens, 4);
-    let heard = hear(&runner, &Request { max_tokens: Some(2), ..Request::greedy([7]) });
+    let heard = hear(&mut runner, &Request { max_tokens: Some(2), ..Request::greedy([7]) });
     assert_eq!((heard.prefill, heard.ids.len()), (vec![(0, 0)], 2));
 }
 
@@ -153,7 +153,7 @@ fn prefill_can_be_cancelled_between_chunks() {
 
 #[test]
 fn tokens_per_round_counts_what_rounds_produced() {
-    let heard = hear(&drafting(Rc::new(target()), scripted(Pattern::Oracle), 4), &asked(10));
+    let heard = hear(&mut drafting(Rc::new(target()), scripted(Pattern::Oracle), 4), &asked(10));
     let report = heard.report();
     assert_eq!(report.statistics.rounds, [(4, 4), (4, 4)]);
     assert_eq!((report.produced_tokens, report.tokens_per_round()), (10, 5.0));
@@ -162,16 +162,16 @@ fn tokens_per_round_counts_what_rounds_produced() {
 
 #[test]
 fn a_request_may_turn_speculation_off_or_change_its_depth() {
-    let runner = drafting(Rc::new(target()), scripted(Pattern::Oracle), 4);
-    let off = hear(&runner, &Request { speculate: false, ..asked(10) });
+    let mut runner = drafting(Rc::new(target()), scripted(Pattern::Oracle), 4);
+    let off = hear(&mut runner, &Request { speculate: false, ..asked(10) });
     assert_eq!((off.report().drafter, off.report().statistics.drafted), (None, 0));
-    let two = hear(&runner, &Request { policy: Some(DraftPolicy::Constant(2)), ..asked(10) });
+    let two = hear(&mut runner, &Request { policy: Some(DraftPolicy::Constant(2)), ..asked(10) });
     assert_eq!(two.report().statistics.deepest, 2);
     assert_eq!(off.ids, two.ids);
 }
 
 #[test]
 fn peak_memory_is_measured_per_request() {
-    let heard = hear(&plain(Rc::new(target())), &asked(3));
+    let heard = hear(&mut plain(Rc::new(target())), &asked(3));
     assert!(heard.report().peak_memory > 0);
 }

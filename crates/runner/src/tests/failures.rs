@@ -56,38 +56,38 @@ fn h27_logits_that_are_not_finite_end_the_request_with_the_step() {
         let request = Request { max_tokens: Some(4), sampling, ..Request::greedy([1]) };
         for row in [[nan, 1.0, 2.0], [1.0, nan, 2.0], [1.0, inf, 2.0], [-inf, -inf, -inf]] {
             on_cpu();
-            let heard = hear(&plain(Rc::new(ScriptedTarget::constant(&row))), &request);
+            let heard = hear(&mut plain(Rc::new(ScriptedTarget::constant(&row))), &request);
             let error = heard.error();
             assert!(error.contains("finite") && error.contains("step 0"), "{row:?}: {error}");
             assert!(heard.ids.is_empty());
         }
         let legal = ScriptedTarget::constant(&[-inf, 1.0, 2.0]);
-        assert_eq!(hear(&plain(Rc::new(legal)), &request).ids.len(), 4, "a single −∞ is legal");
+        assert_eq!(hear(&mut plain(Rc::new(legal)), &request).ids.len(), 4, "a single −∞ is legal");
     }
 }
 
 #[test]
 fn h27_tokens_before_the_failing_step_are_delivered() {
-    let whole = hear(&plain(Rc::new(target())), &asked(10)).ids;
+    let whole = hear(&mut plain(Rc::new(target())), &asked(10)).ids;
     for depth in [0, 1, 4, 8] {
         let broken = Rc::new(target().nan_at(PROMPT.len() + 5));
-        let runner = drafting(broken, scripted(Pattern::Oracle), depth);
-        let heard = hear(&runner, &asked(10));
+        let mut runner = drafting(broken, scripted(Pattern::Oracle), depth);
+        let heard = hear(&mut runner, &asked(10));
         assert_eq!(heard.ids, whole[..5], "depth {depth}");
         assert!(heard.error().contains("step 5"), "{}", heard.error());
         assert_at_rest(&heard);
-        assert_eq!(hear(&runner, &asked(5)).ids, whole[..5], "the next request works");
+        assert_eq!(hear(&mut runner, &asked(5)).ids, whole[..5], "the next request works");
     }
 }
 
 #[test]
 fn caches_are_level_after_a_forward_that_fails() {
-    let whole = hear(&plain(Rc::new(target())), &asked(12)).ids;
+    let whole = hear(&mut plain(Rc::new(target())), &asked(12)).ids;
     for depth in [0, 3] {
         for failing in 0..6 {
             let runner = drafting(Rc::new(target().fail_at(failing)), scripted(Pattern::Mix), depth);
-            let runner = runner.with_prefill_chunk(2);
-            let heard = hear(&runner, &asked(12));
+            let mut runner = runner.with_prefill_chunk(2);
+            let heard = hear(&mut runner, &asked(12));
             assert!(heard.error().contains(&format!("failure {failing}")), "{}", heard.error());
             assert_eq!(heard.ids, whole[..heard.ids.len()]);
             let state = heard.state.as_ref().expect("admitted");
@@ -96,36 +96,36 @@ fn caches_are_level_after_a_forward_that_fails() {
             if failing >= 2 {
                 assert_at_rest(&heard);
             }
-            assert_eq!(hear(&runner, &asked(12)).ids, whole, "the next request works");
+            assert_eq!(hear(&mut runner, &asked(12)).ids, whole, "the next request works");
         }
     }
 }
 
 #[test]
 fn an_evaluation_that_fails_poisons_the_caches_and_only_them() {
-    let whole = hear(&plain(Rc::new(target())), &asked(8)).ids;
+    let whole = hear(&mut plain(Rc::new(target())), &asked(8)).ids;
     for depth in [0, 3] {
         for failing in [0, 1, 3] {
             let model = Rc::new(target().fail_evaluation_at(failing));
-            let runner = drafting(model, scripted(Pattern::Wrong), depth).with_prefill_chunk(2);
-            let heard = hear(&runner, &asked(8));
+            let mut runner = drafting(model, scripted(Pattern::Wrong), depth).with_prefill_chunk(2);
+            let heard = hear(&mut runner, &asked(8));
             assert!(heard.error.is_some(), "forward {failing} fails at depth {depth}");
             assert_eq!(heard.ids, whole[..heard.ids.len()]);
             assert!(heard.state.as_ref().is_some_and(|state| state.target.is_poisoned()));
-            assert_eq!(hear(&runner, &asked(8)).ids, whole, "the next request works");
+            assert_eq!(hear(&mut runner, &asked(8)).ids, whole, "the next request works");
         }
     }
 }
 
 #[test]
 fn a_failing_drafter_ends_speculation_once_and_never_the_answer() {
-    let whole = hear(&plain(Rc::new(target())), &asked(20)).ids;
+    let whole = hear(&mut plain(Rc::new(target())), &asked(20)).ids;
     for fault in
         [Fault::Open, Fault::Propose(1), Fault::ProposePanic(1), Fault::Committed(2), Fault::NanRow(1)]
     {
         let faulty = Rc::new(FaultyDrafter::new(scripted(Pattern::Mix), V, fault));
-        let runner = drafting(Rc::new(target()), faulty, 4);
-        let heard = hear(&runner, &asked(20));
+        let mut runner = drafting(Rc::new(target()), faulty, 4);
+        let heard = hear(&mut runner, &asked(20));
         assert_eq!(heard.ids, whole);
         assert_eq!(heard.ended.len(), 1, "{:?}", heard.ended);
         assert_at_rest(&heard);
@@ -133,24 +133,26 @@ fn a_failing_drafter_ends_speculation_once_and_never_the_answer() {
 }
 
 #[test]
-fn a_drafters_own_caches_rest_level_after_an_error_a_cancel_and_an_answer() {
+fn own_caches_rest_level_after_an_answer_and_a_cancel_and_never_ahead_after_an_error() {
     let check = |heard: &Heard, what: &str| {
         let state = heard.state.as_ref().expect("admitted");
         let own = state.own.as_ref().expect("pairs are cached");
         assert!(!own.is_poisoned() && !state.target.is_poisoned(), "{what}");
         own.level().expect("level");
-        assert_eq!(own.offset(), state.target.offset(), "{what}");
+        let (own, target) = (own.offset(), state.target.offset());
+        assert!(own == target || (what == "error" && own < target), "{what}: {own} of {target}");
     };
     for depth in [1, 3, 8] {
         let pairs = || Rc::new(PairDrafter::new(V));
-        let runner = drafting(Rc::new(target()), pairs(), depth).with_prefill_chunk(2);
-        check(&hear(&runner, &asked(20)), "answer");
+        let mut runner = drafting(Rc::new(target()), pairs(), depth).with_prefill_chunk(2);
+        check(&hear(&mut runner, &asked(20)), "answer");
         for limit in 0..6 {
-            check(&hear_until(&runner, &asked(20), limit), "cancel");
+            check(&hear_until(&mut runner, &asked(20), limit), "cancel");
         }
         for failing in 0..8 {
-            let broken = drafting(Rc::new(target().fail_at(failing)), pairs(), depth).with_prefill_chunk(2);
-            let heard = hear(&broken, &asked(20));
+            let mut broken =
+                drafting(Rc::new(target().fail_at(failing)), pairs(), depth).with_prefill_chunk(2);
+            let heard = hear(&mut broken, &asked(20));
             assert!(heard.error.is_some());
             check(&heard, "error");
         }
@@ -161,7 +163,7 @@ fn a_drafters_own_caches_rest_level_after_an_error_a_cancel_and_an_answer() {
 fn a_token_past_the_stop_cannot_fail_the_answer() {
     // The third token is wanted by nobody, but the plain decoder is already computing it.
     for broken in [target().nan_at(PROMPT.len() + 2), target().fail_evaluation_at(3)] {
-        let heard = hear_until(&plain(Rc::new(broken)), &asked(20), 2);
+        let heard = hear_until(&mut plain(Rc::new(broken)), &asked(20), 2);
         assert_eq!(heard.ids.len(), 2);
         assert_eq!(heard.report().finish_reason, FinishReason::Cancelled);
     }

@@ -82,7 +82,7 @@ impl Heard {
 }
 
 /// Serves a request and ends it with `Cancelled` once `limit` tokens were streamed.
-fn hear_until(runner: &Runner, request: &Request, limit: usize) -> Heard {
+fn hear_until(runner: &mut Runner, request: &Request, limit: usize) -> Heard {
     let mut heard = Heard::default();
     let mut sink = |event: Event| {
         match event {
@@ -98,7 +98,7 @@ fn hear_until(runner: &Runner, request: &Request, limit: usize) -> Heard {
         if more { ControlFlow::Continue(()) } else { ControlFlow::Break(FinishReason::Cancelled) }
     };
     let outcome = runner.serve(request, &mut sink);
-    heard.state = outcome.state;
+    heard.state = outcome.rest.map(|(state, _)| state);
     match outcome.result {
         Ok(report) => heard.report = Some(report),
         Err(error) => heard.error = Some(error),
@@ -106,7 +106,7 @@ fn hear_until(runner: &Runner, request: &Request, limit: usize) -> Heard {
     heard
 }
 
-fn hear(runner: &Runner, request: &Request) -> Heard {
+fn hear(runner: &mut Runner, request: &Request) -> Heard {
     hear_until(runner, request, usize::MAX)
 }
 

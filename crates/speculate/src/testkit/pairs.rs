@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use foretoken_cache::{CacheSet, KvCache, Layer, View};
+use foretoken_cache::{CacheSet, KvCache, Layer, SetId, View};
 use mlx_rs::{
     Array, Dtype,
     ops::{concatenate, indexing::TryIndexOp},
@@ -22,6 +22,7 @@ const CARRY: f32 = 0.5;
 /// Pairs tokens with hidden states in one layer of its own. Needs a target with E = V and float32.
 pub struct PairDrafter {
     facts: DrafterFacts,
+    id: SetId,
     vocabulary: usize,
     flaw: Flaw,
 }
@@ -30,7 +31,7 @@ impl PairDrafter {
     /// A drafter for a target with this vocabulary and width.
     pub fn new(vocabulary: usize) -> Self {
         let facts = DrafterFacts { name: "pairs", max_depth: MAX_DEPTH, look_ahead: 1, needs_hidden: true };
-        Self { facts, vocabulary, flaw: Flaw::default() }
+        Self { facts, id: SetId::fresh(), vocabulary, flaw: Flaw::default() }
     }
 
     pub(super) fn with_breakage(vocabulary: usize, breakage: Breakage) -> Self {
@@ -45,7 +46,7 @@ impl Drafter for PairDrafter {
     }
 
     fn make_caches(&self) -> Option<CacheSet> {
-        Some(CacheSet::new(vec![Layer::Kv(KvCache::new())]))
+        Some(CacheSet::with_id(self.id, vec![Layer::Kv(KvCache::new())]))
     }
 
     fn open(&self, at: usize) -> Result<Box<dyn DraftSession>, DraftError> {

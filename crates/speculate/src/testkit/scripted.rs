@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use foretoken_cache::{CacheSet, KvCache, Layer};
+use foretoken_cache::{CacheSet, KvCache, Layer, SetId};
 use foretoken_model_base::{Batch, Hidden, Model, ModelError, ModelFacts, Result};
 use mlx_rs::{Array, Dtype, error::Exception, ops};
 
@@ -21,6 +21,7 @@ type Logits = Rc<dyn Fn(&[u32]) -> Vec<f32>>;
 /// too far, changes the text.
 pub struct ScriptedTarget {
     facts: ModelFacts,
+    id: SetId,
     script: Logits,
     fail_at: Option<usize>,
     fail_evaluation_at: Option<usize>,
@@ -43,6 +44,7 @@ impl ScriptedTarget {
     pub fn with_logits(vocabulary: usize, logits: impl Fn(&[u32]) -> Vec<f32> + 'static) -> Self {
         Self {
             facts: facts("scripted", vocabulary),
+            id: SetId::fresh(),
             script: Rc::new(logits),
             fail_at: None,
             fail_evaluation_at: None,
@@ -138,8 +140,8 @@ pub(crate) fn facts(family: &'static str, vocabulary: usize) -> ModelFacts {
     }
 }
 
-pub(crate) fn two_layers() -> CacheSet {
-    CacheSet::new(vec![Layer::Kv(KvCache::new()), Layer::Kv(KvCache::new())])
+pub(crate) fn two_layers(id: SetId) -> CacheSet {
+    CacheSet::with_id(id, vec![Layer::Kv(KvCache::new()), Layer::Kv(KvCache::new())])
 }
 
 impl Model for ScriptedTarget {
@@ -148,7 +150,7 @@ impl Model for ScriptedTarget {
     }
 
     fn make_caches(&self) -> CacheSet {
-        two_layers()
+        two_layers(self.id)
     }
 
     fn forward(&self, batch: &Batch, caches: &mut [&mut CacheSet]) -> Result<Hidden> {

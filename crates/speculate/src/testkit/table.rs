@@ -1,6 +1,6 @@
 //! A target whose logits come from a table over the last two tokens: small enough to enumerate its laws.
 
-use foretoken_cache::CacheSet;
+use foretoken_cache::{CacheSet, SetId};
 use foretoken_model_base::{Batch, Hidden, Model, ModelFacts, Result};
 use foretoken_sample::SplitMix64;
 use mlx_rs::{
@@ -19,6 +19,7 @@ const SPREAD: f64 = 4.0;
 /// A lazy model: row i's logits are the table's entry for tokens i − 1 and i; before slot 0 stands id 0.
 pub struct TableModel {
     facts: ModelFacts,
+    id: SetId,
     /// `[V·V,V]` float32.
     table: Array,
     host: Vec<f32>,
@@ -30,7 +31,7 @@ impl TableModel {
         let v = TABLE_VOCABULARY;
         let host = random_logits(seed, v * v * v);
         let table = Array::from_slice(&host, &[(v * v) as i32, v as i32]);
-        Self { facts: facts("table", v), table, host }
+        Self { facts: facts("table", v), id: SetId::fresh(), table, host }
     }
 
     /// The logits after `before`, `last`.
@@ -52,7 +53,7 @@ impl Model for TableModel {
     }
 
     fn make_caches(&self) -> CacheSet {
-        two_layers()
+        two_layers(self.id)
     }
 
     fn forward(&self, batch: &Batch, caches: &mut [&mut CacheSet]) -> Result<Hidden> {
