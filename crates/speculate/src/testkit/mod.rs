@@ -11,6 +11,7 @@ mod faults;
 mod pairs;
 mod play;
 mod scripted;
+mod sum;
 mod table;
 mod tracker;
 
@@ -21,6 +22,7 @@ pub use faults::{Fault, FaultyDrafter};
 pub use pairs::PairDrafter;
 pub use play::{Played, Request, play, prefill};
 pub use scripted::{ScriptedTarget, cached_ids};
+pub use sum::{SUM_TAIL, SumModel, SumState};
 pub use table::{TABLE_VOCABULARY, TableModel};
 pub use tracker::{Counts, Tracker};
 
