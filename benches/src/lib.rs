@@ -1,7 +1,10 @@
-//! What the benchmarks share: SmolLM2 with its heads, traced prompts, and the report line.
+//! What the benchmarks share: SmolLM2 with its heads, random models, traced prompts, and the report line.
 //!
 //! Every timed closure ends in an evaluation and yields tokens or numbers that prove it: with lazy
 //! arrays a benchmark is otherwise won by never running.
+
+mod known;
+mod random;
 
 use std::{ops::ControlFlow, path::PathBuf, rc::Rc};
 
@@ -10,6 +13,9 @@ use foretoken_model_base::{LoadOptions, Model};
 use foretoken_runner::{Event, Report, Request, Runner};
 use foretoken_speculate::{DraftPolicy, Drafter};
 use serde_json::{Value, json};
+
+pub use known::Known;
+pub use random::{random_hybrid, random_window};
 
 /// End tokens of SmolLM2-135M-Instruct: `<|endoftext|>` and `<|im_end|>`.
 pub const ENDS: [u32; 2] = [0, 2];
@@ -57,11 +63,13 @@ pub fn answer(runner: &mut Runner, prompt: &[u32], tokens: usize) -> Result<(Vec
     Ok((ids, report))
 }
 
-/// A runner for one drafter at one depth, or plain without one.
+/// A runner for one drafter at one depth, or plain without one. It remembers nothing, so that every request
+/// of a benchmark does the same work.
 pub fn runner(model: &Rc<dyn Model>, drafter: Option<Rc<dyn Drafter>>, depth: usize) -> Runner {
+    let plain = Runner::new(model.clone()).with_prefix_cache(None);
     match drafter {
-        Some(drafter) => Runner::new(model.clone()).with_drafter(drafter, Some(DraftPolicy::Constant(depth))),
-        None => Runner::new(model.clone()),
+        Some(drafter) => plain.with_drafter(drafter, Some(DraftPolicy::Constant(depth))),
+        None => plain,
     }
 }
 
