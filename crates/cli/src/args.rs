@@ -33,6 +33,9 @@ pub(crate) struct GenerateArgs {
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// Keep keys and values of full attention in this many bits: less memory, and another text.
+    #[arg(long, value_name = "8|4", value_parser = kv_bits)]
+    pub(crate) kv_bits: Option<usize>,
     /// Most tokens to produce; 0 fills the context.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) max_tokens: usize,
@@ -233,6 +236,14 @@ fn drafter_kind(text: &str) -> Result<DrafterKind, String> {
     }
 }
 
+fn kv_bits(text: &str) -> Result<usize, String> {
+    match text {
+        "8" => Ok(8),
+        "4" => Ok(4),
+        _ => Err("expected 8 or 4".into()),
+    }
+}
+
 fn depth(text: &str) -> Result<Depth, String> {
     match text {
         "auto" => Ok(Depth::Auto),
@@ -280,7 +291,7 @@ mod tests {
         assert_eq!(args.draft.draft, DraftSource::Auto);
         assert_eq!(args.draft.depth, Depth::Auto);
         assert_eq!(args.draft.drafter, DrafterKind::Auto);
-        assert_eq!(args.max_tokens, 0);
+        assert_eq!((args.max_tokens, args.kv_bits), (0, None));
         assert_eq!(
             args.sampling.options(None, 7),
             SamplingOptions { seed: Seed::Fresh(7), ..SamplingOptions::greedy() }
@@ -311,6 +322,7 @@ mod tests {
             ("foretoken generate --model m --prompt-ids 1 --drafter ngram", "not available in this version"),
             ("foretoken generate --model m --prompt-ids 1 --depth -1", "--depth"),
             ("foretoken generate --model m --prompt-ids 1 --logprobs 2", "--json"),
+            ("foretoken generate --model m --prompt-ids 1 --kv-bits 3", "expected 8 or 4"),
             ("foretoken generate --prompt-ids 1", "--model"),
             ("foretoken chat --model m", "chat"),
         ] {

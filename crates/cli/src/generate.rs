@@ -15,7 +15,7 @@ use crate::{
     failure::{INTERRUPTED, Usage},
     interrupt,
     json::Generated,
-    load::{self, Loaded},
+    load::{self, Loaded, Wanted},
     prompt,
     sink::{Answer, AnswerSink},
 };
@@ -24,7 +24,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let sampling = args.sampling.options(args.logprobs, fresh_seed());
     sampling.validate().map_err(Usage::new)?;
     StopMatcher::new(&args.stop).map_err(|error| Usage::new(format!("--stop: {error}")))?;
-    let loaded = load::load(&args.model.model, args.model.place, Some(&args.draft))?;
+    let wanted = Wanted { draft: Some(&args.draft), kv_bits: args.kv_bits };
+    let loaded = load::load(&args.model.model, args.model.place, wanted)?;
     let prompt = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?;
     let request = Request {
         prompt: prompt.ids.clone(),

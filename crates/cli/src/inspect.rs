@@ -62,7 +62,7 @@ struct Quantization {
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let inspection = match &args.model {
         Some(model) => {
-            let loaded = load::load(model, args.place, None)?;
+            let loaded = load::load(model, args.place, load::Wanted::default())?;
             let machine = loaded.worker.handle().call(|_| Machine::look())??;
             Inspection {
                 model: Some(model_part(&loaded.known)),

@@ -32,19 +32,28 @@ pub(crate) struct Known {
     pub(crate) load_seconds: f64,
 }
 
-/// Loads a model, and a drafter when `draft` asks for one, on a thread of their own.
-pub(crate) fn load(model: &Path, place: PlaceArgs, draft: Option<&DraftArgs>) -> Result<Loaded> {
+/// What a command wants besides the model itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) draft: Option<&'a DraftArgs>,
+    /// Bits of keys and values; absent as the model computes them.
+    pub(crate) kv_bits: Option<usize>,
+}
+
+/// Loads a model, and a drafter when one is wanted, on a thread of their own.
+pub(crate) fn load(model: &Path, place: PlaceArgs, wanted: Wanted<'_>) -> Result<Loaded> {
     if !model.exists() {
         bail!(
             "no model at {}: give --model a folder with config.json and safetensors files, or a .gguf file",
             model.display()
         );
     }
-    let (path, draft) = (model.to_path_buf(), draft.map(|d| (d.draft.clone(), d.drafter, d.depth)));
+    let draft = wanted.draft.map(|d| (d.draft.clone(), d.drafter, d.depth));
+    let (path, kv_bits) = (model.to_path_buf(), wanted.kv_bits);
     let (tell, told) = channel();
     let waiting = spinner(format!("loading {}", model.display()));
     let worker = Worker::spawn(move || {
-        build(&path, place, draft).map(|(runner, known)| {
+        build(&path, place, draft, kv_bits).map(|(runner, known)| {
             let _ = tell.send(known);
             runner
         })
@@ -68,11 +77,15 @@ fn build(
     path: &Path,
     place: PlaceArgs,
     draft: Option<(DraftSource, DrafterKind, Depth)>,
+    kv_bits: Option<usize>,
 ) -> Result<(Runner, Known)> {
     let started = Instant::now();
     let options = load_options(machine::prepare(place.device)?, place.dtype);
     let loaded = foretoken_models::load(path, options)?;
-    let model: Rc<dyn Model> = Rc::from(loaded.model);
+    let model: Rc<dyn Model> = Rc::from(match kv_bits {
+        Some(bits) => packed(loaded.model, bits).context("--kv-bits cannot be used with this model")?,
+        None => loaded.model,
+    });
     let mut runner = Runner::new(model.clone());
     if let Some((source, kind, depth)) = draft
         && let Some(drafter) = drafter(path, source, kind, model.as_ref())?
@@ -85,6 +98,11 @@ fn build(
     let facts = model.facts().clone();
     let known = Known { facts, report: loaded.report, tokenizer, load_seconds };
     Ok((runner.with_load_seconds(load_seconds), known))
+}
+
+fn packed(model: Box<dyn Model>, bits: usize) -> foretoken_model_base::Result<Box<dyn Model>> {
+    let format = foretoken_models::kv_format(model.as_ref(), bits)?;
+    foretoken_models::with_packed_kv(model, format)
 }
 
 fn load_options(device: DeviceType, dtype: DtypeChoice) -> LoadOptions {

@@ -9,7 +9,7 @@ use mlx_rs::{Array, ops::concatenate};
 use crate::{args::ScoreArgs, json::Scored, load, prompt};
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<()> {
-    let loaded = load::load(&args.model.model, args.model.place, None)?;
+    let loaded = load::load(&args.model.model, args.model.place, load::Wanted::default())?;
     let ids = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?.ids;
     let logits = args.logits.clone();
     let score = loaded.worker.handle().call(move |runner| score(runner, &ids, logits.as_deref()))??;

@@ -37,6 +37,12 @@ fn paths_that_lead_nowhere() {
 }
 
 #[test]
+fn heads_that_no_group_of_packed_numbers_fits() {
+    let model = golden("llama");
+    says(&error(&model, &["--prompt-ids", "1", "--kv-bits", "8"]), &["--kv-bits", "multiple of 32", "16"]);
+}
+
+#[test]
 fn folders_that_hold_something_else() {
     let folder = copy_of("llama");
     configure(&folder, json!({"model_type": "mystery"}));

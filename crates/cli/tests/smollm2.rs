@@ -64,3 +64,22 @@ fn a_seeded_answer_is_the_same_plainly_and_with_both_heads() {
         assert!(drafted["speculation"]["drafted"].as_u64() > Some(0));
     }
 }
+
+#[test]
+fn keys_and_values_in_fewer_bits_speculate_exactly_and_refuse_a_head_that_reads_them_again() {
+    for bits in ["8", "4"] {
+        let packed = generate(&["--kv-bits", bits]);
+        // Another text, so it may also end elsewhere.
+        assert!(ids(&packed["ids"]).len() > TOKENS / 2, "{bits} bits");
+        let drafted = generate(&["--kv-bits", bits, "--draft", &head("seq"), "--depth", "4"]);
+        assert_eq!(drafted["ids"], packed["ids"], "{bits} bits");
+        assert!(drafted["speculation"]["accepted"].as_u64() > Some(0));
+    }
+    let chat = chat();
+    let prompt = chat["prompt"].as_str().expect("text");
+    let args = ["--prompt", prompt, "--max-tokens", "2", "--kv-bits", "8", "--draft", &head("single")];
+    let error = error_of(&with_model("generate", &model(), &args));
+    for word in ["mtp-single", "full attention", "quantized", "--draft none"] {
+        assert!(error.contains(word), "{word:?} in {error:?}");
+    }
+}

@@ -8,6 +8,7 @@ mod gemma4;
 mod gguf;
 mod llama;
 mod load;
+mod packed;
 mod qwen3;
 mod qwen3_5;
 #[cfg(feature = "testkit")]
@@ -17,6 +18,7 @@ mod text;
 use foretoken_model_base::Family;
 
 pub use load::{Loaded, load};
+pub use packed::{kv_format, with_packed_kv};
 
 /// Every family, sorted by name.
 pub const FAMILIES: &[Family] = &[
