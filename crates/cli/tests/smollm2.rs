@@ -7,7 +7,7 @@ use std::{fs, path::PathBuf};
 use serde_json::Value;
 use support::*;
 
-const TOKENS: usize = 24;
+const TOKENS: usize = 16;
 
 fn model() -> PathBuf {
     repository("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf")
