@@ -109,7 +109,7 @@ impl Rounds {
         let prompt = &sequence[..CONTEXT + if right { 0 } else { LATER }];
         let sampler = Sampler::new(SamplingOptions::greedy(), model.facts().vocabulary)?;
         let mut state = RequestState::new(model.as_ref(), None, sampler, prompt, &[])?;
-        let drafter = Known::new(sequence, right);
+        let drafter = Rc::new(Known::new(sequence, right));
         let mut decoder = make_decoder(model.clone(), Some(drafter), DraftPolicy::Constant(DEPTH), &state)?;
         let ids = &prompt[..prompt.len() - 1];
         state.target.begin_whole()?;

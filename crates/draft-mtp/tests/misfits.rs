@@ -190,3 +190,20 @@ fn the_shipped_heads_state_their_facts() {
         assert_eq!((facts.look_ahead, facts.max_depth, facts.needs_hidden), (look_ahead, 16, true));
     }
 }
+
+#[test]
+fn a_single_position_head_refuses_layers_that_do_not_show_every_row_as_it_came() {
+    use foretoken_models::testkit::{hyb, tiny_window};
+    tiny();
+    // Layers take turns: the last one is full, the one before it is not.
+    for (model, kind) in [(tiny_window(1), "sliding window"), (hyb(1), "recurrent")] {
+        let model = model.expect("a test model builds");
+        let single = random_head("single", model.facts(), 1);
+        let error = refusal(model.as_ref(), single);
+        for word in ["mtp-single", "full attention", kind] {
+            assert!(error.contains(word), "{word:?} in {error:?}");
+        }
+        let seq = Weights::from_arrays(random_head("seq", model.facts(), 1), LoadOptions::cpu());
+        assert!(drafter(seq, model.as_ref()).is_ok(), "a head with a cache of its own serves any kind");
+    }
+}

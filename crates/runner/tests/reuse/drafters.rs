@@ -1,8 +1,9 @@
 //! Drafters with caches of their own: kept level, and remembered together with the target's.
 
-use std::rc::Rc;
+use std::{path::PathBuf, rc::Rc};
 
-use foretoken_model_base::Model;
+use foretoken_draft_mtp as mtp;
+use foretoken_model_base::{LoadOptions, Model};
 use foretoken_runner::{Request, Runner};
 use foretoken_sample::SamplingOptions;
 use foretoken_speculate::{
@@ -94,4 +95,35 @@ fn a_request_that_only_listens_is_reported_as_plain() {
         assert_eq!((served.report().drafter, served.report().statistics.drafted), (None, 0));
         assert_eq!(served.rounds().len(), TOKENS);
     }
+}
+
+fn repository(path: &str) -> PathBuf {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
+    assert!(path.exists(), "{} is missing: run `cargo xtask model` first", path.display());
+    path
+}
+
+#[test]
+fn a_sequential_head_proposes_after_a_remembered_turn_what_it_proposes_cold() {
+    on_cpu();
+    let file = repository("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model: Rc<dyn Model> = Rc::from(foretoken_models::load(&file, LoadOptions::cpu()).unwrap().model);
+    let head = repository("models/smollm2-135m-mtp/mtp-seq.safetensors");
+    let head = mtp::load(&head, model.as_ref()).unwrap();
+    let runner = || Runner::new(model.clone()).with_drafter(head.clone(), Some(DraftPolicy::Constant(DEPTH)));
+    let chat: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(repository("golden/smollm2-greedy-trace.json")).unwrap())
+            .unwrap();
+    let ids = |key: &str| -> Vec<u32> { serde_json::from_value(chat[0][key].clone()).unwrap() };
+    let (mut sequence, answer) = (ids("prompt_ids"), ids("plain"));
+    let mut warm = runner();
+    // The first turn only listens; what it heard must be good enough to draft with.
+    let first = serve(&mut warm, &Request { speculate: false, ..greedy(&sequence, TOKENS) });
+    assert_eq!(first.ids, answer[..TOKENS]);
+    sequence.extend(&answer[..TOKENS + 3]);
+    let turn = greedy(&sequence, 2 * TOKENS);
+    let (got, want) = (serve(&mut warm, &turn), serve(&mut runner(), &turn));
+    assert_eq!(got.cached(), sequence.len() - 4, "all but the new tokens and the one before them");
+    assert_eq!((&got.ids, got.rounds()), (&want.ids, want.rounds()));
+    assert!(got.report().statistics.accepted > 0 && got.ended.is_empty(), "{:?}", got.ended);
 }
