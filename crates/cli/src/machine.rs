@@ -48,6 +48,28 @@ pub(crate) struct OpenBlas {
     pub(crate) threads: i32,
 }
 
+/// MLX's settings that suit speculation better than its defaults do.
+///
+/// Its CUDA backend may give attention over several rows to cuDNN, which plans anew for each number of
+/// cached slots; a speculative round brings a new number almost every time, and a plan costs more than the
+/// round. MLX's own kernels need no plan.
+const SETTINGS: [(&str, &str); 1] = [("MLX_CUDA_USE_CUDNN_SDPA", "0")];
+
+/// Sets what the user left open.
+///
+/// # Safety
+/// No other thread exists yet.
+pub(crate) unsafe fn settle_environment() {
+    for (name, value) in left_open(|name| std::env::var_os(name).is_some()) {
+        // SAFETY: the caller promises that nothing reads the environment at the same time.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+fn left_open(is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    SETTINGS.into_iter().filter(move |(name, _)| !is_set(name))
+}
+
 /// Prepares this thread for MLX and chooses the default device. The first call into MLX installs the
 /// handler that turns errors of the native side into results instead of ending the process.
 pub(crate) fn prepare(choice: DeviceChoice) -> Result<DeviceType> {
@@ -179,5 +201,16 @@ mod linux {
             let ask: extern "C" fn() -> c_int = std::mem::transmute::<*mut c_void, _>(threads);
             Some(OpenBlas { config: text(config), core: text(core), threads: ask() })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_of_the_user_wins() {
+        assert_eq!(left_open(|_| false).collect::<Vec<_>>(), SETTINGS);
+        assert_eq!(left_open(|name| name == "MLX_CUDA_USE_CUDNN_SDPA").count(), 0);
     }
 }

@@ -25,6 +25,8 @@ use crate::args::{Cli, Command};
 // Leaving `main` while another thread is inside MLX can hang or crash, so every command owns its worker
 // and has joined it by the time it returns; nothing here ends the process directly.
 fn main() -> ExitCode {
+    // SAFETY: this is the first statement of the program; nothing has started a thread.
+    unsafe { machine::settle_environment() };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
