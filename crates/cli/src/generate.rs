@@ -16,7 +16,7 @@ use crate::{
     interrupt,
     json::Generated,
     load::{self, Loaded, Wanted},
-    prompt,
+    output, prompt,
     sink::{Answer, AnswerSink},
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     interrupt::listen();
     let (answer, report) = answer(&loaded, request, sink)?;
     if args.json {
-        println!("{}", serde_json::to_string(&Generated::new(&prompt.ids, &answer, &report))?);
+        output::print(&serde_json::to_string(&Generated::new(&prompt.ids, &answer, &report))?)?;
     } else if stderr().is_terminal() {
         eprintln!("{}", summary(&report));
     }

@@ -10,6 +10,7 @@ use crate::{
     args::InspectArgs,
     load::{self, Known},
     machine::{self, Machine},
+    output,
 };
 
 #[derive(Debug, Serialize)]
@@ -73,10 +74,9 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
         None => Inspection { model: None, weights: None, machine: bare(args.place.device)? },
     };
     match args.json {
-        true => println!("{}", serde_json::to_string(&inspection)?),
-        false => print!("{}", text(&inspection)),
+        true => output::print(&serde_json::to_string(&inspection)?),
+        false => output::print(text(&inspection).trim_end()),
     }
-    Ok(())
 }
 
 /// The machine without a model, looked at from a thread that has ended before this returns.

@@ -11,6 +11,7 @@ mod interrupt;
 mod json;
 mod load;
 mod machine;
+mod output;
 mod prompt;
 mod score;
 mod sink;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use foretoken_runner::{Runner, RunnerError, Score};
 use mlx_rs::{Array, ops::concatenate};
 
-use crate::{args::ScoreArgs, json::Scored, load, prompt};
+use crate::{args::ScoreArgs, json::Scored, load, output, prompt};
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<()> {
     let loaded = load::load(&args.model.model, args.model.place, load::Wanted::default())?;
@@ -14,11 +14,13 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<()> {
     let logits = args.logits.clone();
     let score = loaded.worker.handle().call(move |runner| score(runner, &ids, logits.as_deref()))??;
     if args.json {
-        println!("{}", serde_json::to_string(&Scored::new(&score))?);
+        output::print(&serde_json::to_string(&Scored::new(&score))?)?;
     } else {
         match score.perplexity() {
-            Some(perplexity) => println!("perplexity {perplexity:.4} over {} tokens", score.logprobs.len()),
-            None => println!("one token: nothing to score"),
+            Some(perplexity) => {
+                output::print(&format!("perplexity {perplexity:.4} over {} tokens", score.logprobs.len()))?;
+            }
+            None => output::print("one token: nothing to score")?,
         }
     }
     Ok(())

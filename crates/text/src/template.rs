@@ -15,6 +15,8 @@ use crate::pyjson::{Style, dumps, from_template, to_template};
 use crate::spoof::{Marker, Rendered};
 
 const NAME: &str = "chat_template";
+/// Instructions that one rendering may take: long chats need thousands, only a loop that does not end needs more.
+const FUEL: u64 = 10_000_000;
 
 /// What a template is rendered with.
 #[derive(Debug, Clone, Copy)]
@@ -137,6 +139,7 @@ fn environment() -> Environment<'static> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("the usual delimiters differ from each other"));
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_fuel(Some(FUEL));
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out, state, value| match value.kind() {
@@ -258,6 +261,15 @@ mod tests {
         assert_eq!(error.to_string(), "roles must alternate");
         let good = [Message::user("a"), Message::new("assistant", "b")];
         assert_eq!(template.render(&ChatInput::new(&good)).unwrap().text(), "ab");
+    }
+
+    #[test]
+    fn a_template_that_never_ends_is_an_error() {
+        let source = concat!(
+            "{% for a in range(10000) %}{% for b in range(10000) %}{% for c in range(10000) %}",
+            "{% endfor %}{% endfor %}{% endfor %}"
+        );
+        assert!(matches!(render_with(source, &[], &[]), Err(TextError::Render { .. })));
     }
 
     #[test]
