@@ -107,7 +107,7 @@ impl<B: Block> MTPEmbeddingModel for Decoder<B> {
 }
 
 /// The only row of the batch and its caches, which must rest where the batch begins.
-fn single<'a>(
+pub(crate) fn single<'a>(
     batch: &Batch,
     caches: &'a mut [&mut CacheSet],
     want: usize,
@@ -126,7 +126,7 @@ fn single<'a>(
     Ok((*offset, set))
 }
 
-fn layers(want: usize, got: usize) -> ModelError {
+pub(crate) fn layers(want: usize, got: usize) -> ModelError {
     let got = got.to_string();
     CacheError::Shape { what: "layers of the cache set", expected: want.to_string(), got }.into()
 }

@@ -1,6 +1,6 @@
 //! The Llama family (layout of ml-explore/mlx-lm, `mlx_lm/models/llama.py`).
 
-use foretoken_cache::{CacheError, CacheSet, KvCache, Layer, SetId};
+use foretoken_cache::{CacheSet, KvCache, Layer, SetId};
 use foretoken_model_base::{
     Batch, Config, Family, Hidden, MTPEmbeddingModel, Model, ModelError, ModelFacts, Result, Weights,
     nn::{Embedding, Linear, Mlp, RmsNorm, Rope, attend, join_heads, split_heads},
@@ -8,7 +8,10 @@ use foretoken_model_base::{
 };
 use mlx_rs::{Array, ops::add};
 
-use crate::gguf;
+use crate::{
+    decoder::{layers, single},
+    gguf,
+};
 
 /// The family's entry in the table.
 pub(crate) const FAMILY: Family = Family {
@@ -241,33 +244,4 @@ impl MTPEmbeddingModel for Llama {
             None => self.embedding.rows(ids),
         }
     }
-}
-
-/// The only row of the batch and its caches, which must rest where the batch begins.
-fn single<'a>(
-    batch: &Batch,
-    caches: &'a mut [&mut CacheSet],
-    want: usize,
-) -> Result<(usize, &'a mut CacheSet)> {
-    let rows = batch.offsets.len();
-    let ([set], [offset]) = (caches, &batch.offsets[..]) else {
-        return Err(input("batch rows and cache sets", "one of each", format!("{rows} rows")));
-    };
-    if set.len() != want {
-        return Err(layers(want, set.len()));
-    }
-    let at = set.layer(0).map_or(0, |layer| layer.get().offset());
-    if at != *offset {
-        return Err(input("batch offset", &format!("{at}, where the caches rest"), offset.to_string()));
-    }
-    Ok((*offset, set))
-}
-
-fn layers(want: usize, got: usize) -> ModelError {
-    let got = got.to_string();
-    CacheError::Shape { what: "layers of the cache set", expected: want.to_string(), got }.into()
-}
-
-fn input(what: &'static str, expected: &str, got: String) -> ModelError {
-    ModelError::Input { what, expected: expected.into(), got }
 }
