@@ -66,7 +66,7 @@ fn in_turn(samplers: &[(&str, Sampler)], logits: &Array, history: &History) -> R
 }
 
 fn draw(sampler: &Sampler, logits: &Array, history: &History) -> Result<Vec<u32>> {
-    let rows = Rows { logits, columns: None, history, in_flight: None, first: 0 };
+    let rows = Rows { logits, columns: None, history, in_flight: None, first: 0, allowed: None };
     let drawn = sampler.distribution(rows)?.draw(sampler.options().seed_value(), history.ids().len())?;
     Ok(drawn.contiguous()?.to_vec_exact()?)
 }

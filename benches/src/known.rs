@@ -14,7 +14,7 @@ pub struct Known {
 impl Known {
     /// `sequence` is the prompt and the answer. A drafter that is not `right` offers the ids before these.
     pub fn new(sequence: &[u32], right: bool) -> Self {
-        let facts = DrafterFacts { name: "known", max_depth: 16, look_ahead: 0, needs_hidden: false };
+        let facts = DrafterFacts::new("known", 16);
         let offered = |&id: &u32| if right { id } else { id.checked_sub(1).unwrap_or(1) };
         Self { facts, sequence: sequence.iter().map(offered).collect() }
     }

@@ -35,7 +35,7 @@ impl SeqDrafter {
 
     /// Like [`new`](Self::new), writing whenever `flush` pairs wait (at least 1).
     pub fn with_flush(head: Rc<dyn DraftHead>, flush: usize) -> Self {
-        let facts = DrafterFacts { name: "mtp-seq", max_depth: MAX_DEPTH, look_ahead: 1, needs_hidden: true };
+        let facts = DrafterFacts::new("mtp-seq", MAX_DEPTH).with_look_ahead(1).with_hidden();
         Self { head, facts, flush: flush.max(1) }
     }
 }

@@ -21,8 +21,7 @@ pub struct SingleDrafter {
 impl SingleDrafter {
     /// A drafter for one loaded head.
     pub fn new(head: Rc<dyn MTPDraftModel>) -> Self {
-        let facts =
-            DrafterFacts { name: "mtp-single", max_depth: MAX_DEPTH, look_ahead: 0, needs_hidden: true };
+        let facts = DrafterFacts::new("mtp-single", MAX_DEPTH).with_hidden();
         Self { head, facts }
     }
 }

@@ -35,7 +35,7 @@ fn a_long_prefill_in_batches_equals_one_forward() {
         let drafter = SeqDrafter::with_flush(head.clone(), flush);
         let mut own = drafter.make_caches().expect("own caches");
         let mut session = drafter.open(0).expect("opens");
-        let mut cx = DraftCx { model: model.as_ref(), target: &target, own: Some(&mut own) };
+        let mut cx = DraftCx { model: model.as_ref(), target: &target, tokens: &[], own: Some(&mut own) };
         session.committed(&mut cx, run).expect("in order");
         let mut sink = Rows { room: 3, logits: Vec::new() };
         session.propose(&mut cx, 9, &mut sink).expect("proposes");

@@ -183,7 +183,7 @@ fn propose_all(
         let (target, hidden) = prefill(model, golden, anchor);
         let mut own = drafter.make_caches();
         let mut session = drafter.open(0).expect("opens");
-        let mut cx = DraftCx { model, target: &target, own: own.as_mut() };
+        let mut cx = DraftCx { model, target: &target, tokens: &[], own: own.as_mut() };
         let run = CommittedRun { ids: &golden.tokens[..=anchor], hidden: Some(&hidden), slot: 0 };
         session.committed(&mut cx, run).expect("in order");
         let mut sink = Forced { tokens: &golden.tokens[anchor + 2..anchor + 1 + STEPS], top: Vec::new() };
@@ -309,7 +309,7 @@ fn a_proposal_leaves_the_target_as_it_was() {
     let (target, hidden) = prefill(model.as_ref(), &golden, 24);
     let before = keys(&target);
     let mut session = drafter.open(0).expect("opens");
-    let mut cx = DraftCx { model: model.as_ref(), target: &target, own: None };
+    let mut cx = DraftCx { model: model.as_ref(), target: &target, tokens: &[], own: None };
     let run = CommittedRun { ids: &golden.tokens[..=24], hidden: Some(&hidden), slot: 0 };
     session.committed(&mut cx, run).expect("in order");
     let mut sink = Forced { tokens: &golden.tokens[26..], top: Vec::new() };

@@ -79,12 +79,12 @@ impl Loop {
         if let Some(reason) = run.speculation_ended {
             sink.event(Event::SpeculationEnded { reason })?;
         }
-        for Token { id, logprobs, provenance } in run.tokens {
+        for Token { id, logprobs, margin, provenance } in run.tokens {
             if ends.contains(&id) {
                 return ControlFlow::Break(FinishReason::Stop);
             }
             self.count += 1;
-            sink.event(Event::Token { id, logprobs, provenance })?;
+            sink.event(Event::Token { id, logprobs, margin, provenance })?;
             if self.count == self.budget {
                 return ControlFlow::Break(FinishReason::Length);
             }

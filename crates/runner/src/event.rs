@@ -44,6 +44,8 @@ pub enum Event {
         id: u32,
         /// Log probabilities, when asked for.
         logprobs: Option<TokenLogprobs>,
+        /// How far the score it was drawn with lies above the next best, when asked for.
+        margin: Option<f32>,
         /// How the token came about.
         provenance: Provenance,
     },

@@ -40,6 +40,7 @@ fn main() -> Result<()> {
                 history: &history,
                 in_flight: Some(&flying),
                 first: 0,
+                allowed: None,
             };
             let distribution = Sampler::new(options.clone(), V)?.distribution(rows)?;
             let ids = distribution.draw(seed, 0)?;
@@ -54,7 +55,8 @@ fn main() -> Result<()> {
 /// Dense target against drafts over 8,192 columns, and both sparse.
 fn residuals(logits: &Array, options: &SamplingOptions) -> Result<()> {
     let history = History::default();
-    let rows = |columns| Rows { logits, columns, history: &history, in_flight: None, first: 0 };
+    let rows =
+        |columns| Rows { logits, columns, history: &history, in_flight: None, first: 0, allowed: None };
     let dense = Sampler::new(options.clone(), V)?.distribution(rows(None))?;
     let narrow =
         Sampler::new(SamplingOptions { top_k: 40, ..options.clone() }, V)?.distribution(rows(None))?;

@@ -29,6 +29,16 @@ pub enum SampleError {
         /// The shape given.
         got: String,
     },
+    /// A grammar that cannot be compiled, or an answer that left it.
+    #[error("{what}: expected {expected}, got {got}")]
+    Constraint {
+        /// The grammar or the step.
+        what: &'static str,
+        /// What it needs.
+        expected: String,
+        /// What came.
+        got: String,
+    },
     /// MLX refused an operation.
     #[error("array operation failed: {}", .0.what())]
     Array(#[from] Exception),

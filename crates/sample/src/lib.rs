@@ -10,6 +10,7 @@
 #![deny(missing_docs)]
 
 mod arrays;
+mod constraint;
 mod distribution;
 mod draw;
 mod error;
@@ -22,6 +23,7 @@ mod penalties;
 mod residual;
 mod sampler;
 
+pub use constraint::{Constraint, Grammar, TokenMask};
 pub use distribution::Distribution;
 pub use error::{Result, SampleError};
 pub use history::History;

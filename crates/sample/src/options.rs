@@ -48,6 +48,17 @@ pub struct SamplingOptions {
     pub rule: RuleChoice,
     /// Report the chosen token's log probability and this many of the most likely tokens.
     pub logprobs: Option<usize>,
+    /// Added to the raw logits of these ids before anything else; −∞ is not a bias, ban the id instead.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Token sequences that must not appear in the answer: the last id of each is not drawn where the ids
+    /// before it stand.
+    pub banned: Vec<Vec<u32>>,
+    /// End tokens are never drawn, so that only the budget or a stop string ends the answer.
+    pub ignore_eos: bool,
+    /// End tokens are not drawn before this many tokens were produced.
+    pub min_tokens: usize,
+    /// Report how far each drawn token's score lies above the next best.
+    pub margins: bool,
 }
 
 impl SamplingOptions {
@@ -65,6 +76,11 @@ impl SamplingOptions {
             seed: Seed::Fixed(0),
             rule: RuleChoice::Auto,
             logprobs: None,
+            logit_bias: Vec::new(),
+            banned: Vec::new(),
+            ignore_eos: false,
+            min_tokens: 0,
+            margins: false,
         }
     }
 

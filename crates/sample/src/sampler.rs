@@ -22,6 +22,8 @@ pub struct Rows<'a> {
     pub in_flight: Option<&'a Array>,
     /// How many tokens in flight row 0 has already seen.
     pub first: usize,
+    /// Ids that a grammar allows in each row `[n,V]` bool; `None` allows all.
+    pub allowed: Option<&'a Array>,
 }
 
 /// One request's sampler: options checked once, no state.

@@ -56,7 +56,7 @@ impl DraftSession for Session {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     on_cpu();
-    let facts = DrafterFacts { name: "echo", max_depth: 8, look_ahead: 0, needs_hidden: false };
+    let facts = DrafterFacts::new("echo", 8);
     let (target, drafter) = (Rc::new(ScriptedTarget::new(10, |t| t.len() as u32 % 5)), Rc::new(Echo(facts)));
     conformance::check(target.as_ref(), drafter.as_ref(), &[0, 1, 2, 3, 4])?;
     let done = play(target, Some(drafter), &Request::greedy(&[0, 1, 2], 30, 4))?;

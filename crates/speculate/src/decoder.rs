@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use foretoken_cache::CacheSet;
 use foretoken_model_base::Model;
-use foretoken_sample::{History, Sampler, SplitMix64};
+use foretoken_sample::{Constraint, History, Sampler, SplitMix64};
 use mlx_rs::Array;
 
 use crate::{
@@ -32,6 +32,11 @@ pub struct RequestState {
     pub ends: Vec<u32>,
     /// Keys for unseeded draws.
     pub stream: SplitMix64,
+    /// What the answer must match, when it is constrained; [`RequestState::new`] sets none.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// The width of every forward while decoding, in rows, when answers must not depend on how many tokens
+    /// a forward takes (exact mode); [`RequestState::new`] sets none.
+    pub width: Option<usize>,
 }
 
 impl RequestState {
@@ -60,6 +65,8 @@ impl RequestState {
             prompt_tokens: prompt.len(),
             ends,
             stream,
+            constraint: None,
+            width: None,
         })
     }
 
@@ -123,6 +130,13 @@ pub enum Provenance {
     Plain,
     /// Drafted and accepted.
     Drafted {
+        /// The drafter's name.
+        drafter: &'static str,
+        /// Its place in the proposal, from 0.
+        position: usize,
+    },
+    /// The only continuation that the grammar allows, drafted by it and accepted.
+    Forced {
         /// Its place in the proposal, from 0.
         position: usize,
     },
@@ -148,6 +162,8 @@ pub struct Token {
     pub id: u32,
     /// Log probabilities, when asked for.
     pub logprobs: Option<TokenLogprobs>,
+    /// How far the score it was drawn with lies above the next best, when asked for.
+    pub margin: Option<f32>,
     /// Where it came from.
     pub provenance: Provenance,
 }

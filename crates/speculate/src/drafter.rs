@@ -16,12 +16,15 @@ pub struct DraftCx<'a> {
     pub model: &'a dyn Model,
     /// The target's caches, read-only.
     pub target: &'a CacheSet,
+    /// Every token of the request so far, prompt and output. While proposing, the last one is the current.
+    pub tokens: &'a [u32],
     /// The drafter's own caches, when it makes any. They belong to the request.
     pub own: Option<&'a mut CacheSet>,
 }
 
 /// Facts that the engine and the prefix cache rely on.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DrafterFacts {
     /// The name shown in statistics, for example `mtp-seq`.
     pub name: &'static str,
@@ -31,6 +34,41 @@ pub struct DrafterFacts {
     pub look_ahead: usize,
     /// Whether committed runs must carry hidden states.
     pub needs_hidden: bool,
+    /// The target layers whose states `CommittedRun.hidden` carries instead of `Hidden.aux`; none for most.
+    pub taps: Vec<usize>,
+    /// Whether [`DraftSession::extend`] may lengthen another drafter's proposal.
+    pub extends: bool,
+}
+
+impl DrafterFacts {
+    /// A drafter that needs no hidden states and whose state of a slot depends on nothing after it.
+    pub fn new(name: &'static str, max_depth: usize) -> Self {
+        Self { name, max_depth, look_ahead: 0, needs_hidden: false, taps: Vec::new(), extends: false }
+    }
+
+    /// Asks for hidden states with every committed run.
+    pub fn with_hidden(mut self) -> Self {
+        self.needs_hidden = true;
+        self
+    }
+
+    /// Asks for the states after these target layers, concatenated, with every committed run.
+    pub fn with_taps(mut self, layers: &[usize]) -> Self {
+        (self.needs_hidden, self.taps) = (true, layers.to_vec());
+        self
+    }
+
+    /// States how many tokens past a slot the own state of that slot depends on.
+    pub fn with_look_ahead(mut self, tokens: usize) -> Self {
+        self.look_ahead = tokens;
+        self
+    }
+
+    /// Offers to lengthen the proposals of other drafters.
+    pub fn with_extending(mut self) -> Self {
+        self.extends = true;
+        self
+    }
 }
 
 /// The persistent half of a drafter: weights and facts, no request state.
@@ -50,7 +88,8 @@ pub trait Drafter {
 pub struct CommittedRun<'a> {
     /// The tokens, at least one.
     pub ids: &'a [u32],
-    /// The target's `Hidden.aux` at these slots `[1,n,E]`, when the drafter asked for it.
+    /// The target's `Hidden.aux` at these slots `[1,n,E]`, or the tapped layers' states `[1,n,E·t]`, as the
+    /// drafter's facts ask.
     pub hidden: Option<&'a Array>,
     /// The slot of the first token.
     pub slot: usize,
@@ -68,13 +107,25 @@ pub struct CommittedRun<'a> {
 /// after the last `committed`; a failed session gets no further call.
 pub trait DraftSession {
     /// Offers up to `out.room()` tokens that may follow `current`, the last token, not yet forwarded.
-    /// Offering nothing is always right, and the only right answer before any committed row.
+    /// Offering nothing keeps every answer right, and is the only right thing before any committed row. What
+    /// is offered must follow from committed tokens and the room alone, so that an answer can be repeated.
     fn propose(
         &mut self,
         cx: &mut DraftCx<'_>,
         current: u32,
         out: &mut dyn DraftSink,
     ) -> Result<(), DraftError>;
+    /// Offers tokens that may follow `drafted`, which another drafter proposed after `current` in this round
+    /// and which may all be rejected: nothing learned from them may outlive the call.
+    fn extend(
+        &mut self,
+        _cx: &mut DraftCx<'_>,
+        _current: u32,
+        _drafted: &[u32],
+        _out: &mut dyn DraftSink,
+    ) -> Result<(), DraftError> {
+        Ok(())
+    }
     /// Hears a committed run. A gap in the slots is an error.
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError>;
     /// Brings the own caches level with the target's, once, before `finish`: with the token after the

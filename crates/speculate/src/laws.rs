@@ -170,7 +170,8 @@ fn judged<R: Engine>(
     let mut stream = SplitMix64::new(slot as u64 + 5);
     let mut sink = rule.sink(Desk { sampler, history: &history, stream: &mut stream, room: rows });
     offer(&mut sink);
-    let rows = Rows { logits: &logits, columns: None, history: &history, in_flight: None, first: 0 };
+    let rows =
+        Rows { logits: &logits, columns: None, history: &history, in_flight: None, first: 0, allowed: None };
     let target = sampler.distribution(rows).expect("a target");
     wait(rule.accept(&target, sink).expect("a verdict"), None).expect("an evaluation")
 }

@@ -80,7 +80,7 @@ impl Plain {
         if let Some(hearing) = hearing.filter(|_| !request.target.is_poisoned()) {
             hearing.committed(model, request, &[forwarded], step.aux.as_ref(), step.slot);
         }
-        Ok(Token { id: drawn.id, logprobs: drawn.logprobs, provenance: Provenance::Plain })
+        Ok(Token { id: drawn.id, logprobs: drawn.logprobs, margin: None, provenance: Provenance::Plain })
     }
 
     /// Starts the step that was built ahead, unless the answer has ended. An error belongs to the next
@@ -177,6 +177,7 @@ fn forward(
         history: &request.history,
         in_flight,
         first: usize::from(in_flight.is_some()),
+        allowed: None,
     })?;
     let options = request.sampler.options();
     let key = if options.coupled() { options.seed_value() } else { request.stream.next_u64() };

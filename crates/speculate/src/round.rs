@@ -40,7 +40,8 @@ pub(crate) fn round<R: Engine>(
     let built = build(rule, model, hearing, request, room).inspect_err(|_| take_back(hearing, request))?;
     let (verdict, rows) =
         wait(built.facts, built.aux.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
-    let outcome = judge(&verdict, &rows, |id| request.is_end(id));
+    let mut outcome = judge(&verdict, &rows, |id| request.is_end(id));
+    outcome.name(hearing.facts().name);
     let step = request.step_of(request.next_slot()) + outcome.accepted;
     let failure = outcome.fault.map(|fault| fault.error(step));
     match failure {
@@ -100,7 +101,7 @@ fn build<R: Engine>(
     let RequestState { target, own, sampler, history, current, stream, .. } = request;
     let (current, base) = (*current, target.offset());
     let mut sink = rule.sink(Desk { sampler, history, stream, room });
-    let lent = Lent { target, own: own.as_mut() };
+    let lent = Lent { target, tokens: history.ids(), own: own.as_mut() };
     if !hearing.propose(model, lent, current, &mut sink) {
         // What a failed session offered does not count.
         drop(sink);
@@ -116,6 +117,7 @@ fn build<R: Engine>(
         history,
         in_flight: ids.as_ref(),
         first: 0,
+        allowed: None,
     })?;
     let rows = RowFacts::of(&logits, &law)?;
     let facts = rule.accept(&law, sink)?.with(rows);
@@ -223,7 +225,7 @@ fn judge(verdict: &Verdict, rows: &RowFacts, is_end: impl Fn(u32) -> bool) -> Ou
             return run;
         }
         run.accepted += 1;
-        run.push(verdict.ids[row], Provenance::Drafted { position: row });
+        run.push(verdict.ids[row], Provenance::Drafted { drafter: "", position: row });
         if is_end(verdict.ids[row]) {
             return run;
         }
@@ -232,8 +234,17 @@ fn judge(verdict: &Verdict, rows: &RowFacts, is_end: impl Fn(u32) -> bool) -> Ou
 }
 
 impl Outcome {
+    /// Says who drafted.
+    fn name(&mut self, name: &'static str) {
+        for token in &mut self.tokens {
+            if let Provenance::Drafted { drafter, .. } = &mut token.provenance {
+                *drafter = name;
+            }
+        }
+    }
+
     fn push(&mut self, id: u32, provenance: Provenance) {
-        self.tokens.push(Token { id, logprobs: None, provenance });
+        self.tokens.push(Token { id, logprobs: None, margin: None, provenance });
     }
 }
 
@@ -306,7 +317,7 @@ mod tests {
         let run =
             judge(&verdict(&[1, 2, 3], &[true, false, true], &[5, 6, 7, 8]), &rows(&[true; 4]), |_| false);
         assert_eq!((ids(&run), run.accepted, run.kept, run.rejected), (vec![1, 6], 1, 1, true));
-        assert_eq!(run.tokens[0].provenance, Provenance::Drafted { position: 0 });
+        assert_eq!(run.tokens[0].provenance, Provenance::Drafted { drafter: "", position: 0 });
         assert_eq!(run.tokens[1].provenance, Provenance::Residual);
     }
 

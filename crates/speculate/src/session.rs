@@ -69,12 +69,12 @@ impl Hearing {
         current: u32,
         out: &mut dyn DraftSink,
     ) -> bool {
-        let Lent { target, mut own } = lent;
+        let Lent { target, tokens, mut own } = lent;
         let Some(session) = self.session.as_mut() else {
             return false;
         };
         let asked = guard(|| {
-            let mut cx = DraftCx { model, target, own: own.as_deref_mut() };
+            let mut cx = DraftCx { model, target, tokens, own: own.as_deref_mut() };
             session.propose(&mut cx, current, out)
         });
         asked.map_err(|reason| self.fail(own, reason)).is_ok()
@@ -93,9 +93,9 @@ impl Hearing {
             return;
         };
         let hidden = hidden.filter(|_| self.facts.needs_hidden);
-        let mut own = request.own.as_mut();
+        let (tokens, mut own) = (request.history.ids(), request.own.as_mut());
         let told = guard(|| {
-            let mut cx = DraftCx { model, target: &request.target, own: own.as_deref_mut() };
+            let mut cx = DraftCx { model, target: &request.target, tokens, own: own.as_deref_mut() };
             session.committed(&mut cx, CommittedRun { ids, hidden, slot })
         });
         match told {
@@ -134,8 +134,8 @@ impl Hearing {
     /// healthy. Nothing that goes wrong here concerns the answer.
     pub(crate) fn finish(mut self, model: &dyn Model, request: &mut RequestState, next: Option<u32>) {
         if let Some(session) = self.session.as_mut() {
-            let own = request.own.as_mut();
-            let told = guard(|| session.settle(&mut DraftCx { model, target: &request.target, own }, next));
+            let (target, tokens, own) = (&request.target, request.history.ids(), request.own.as_mut());
+            let told = guard(|| session.settle(&mut DraftCx { model, target, tokens, own }, next));
             if let Err(reason) = told {
                 self.fail(request.own.as_mut(), reason);
             }
@@ -150,6 +150,7 @@ impl Hearing {
 /// What a proposal may look at.
 pub(crate) struct Lent<'a> {
     pub(crate) target: &'a CacheSet,
+    pub(crate) tokens: &'a [u32],
     pub(crate) own: Option<&'a mut CacheSet>,
 }
 

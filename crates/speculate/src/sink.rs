@@ -93,6 +93,7 @@ impl<'a> Drafts<'a> {
             history: self.history,
             in_flight: self.ids.as_ref(),
             first: self.count,
+            allowed: None,
         };
         let drawn_from = void_unsound(self.sampler.distribution(rows)?, &sound)?;
         Ok((drawn_from, sound))

@@ -74,7 +74,11 @@ fn tokens_say_where_they_came_from() {
     let from: Vec<_> = done.runs[0].tokens.iter().map(|t| t.provenance).collect();
     assert_eq!(
         from,
-        [Provenance::Drafted { position: 0 }, Provenance::Drafted { position: 1 }, Provenance::Bonus]
+        [
+            Provenance::Drafted { drafter: "scripted", position: 0 },
+            Provenance::Drafted { drafter: "scripted", position: 1 },
+            Provenance::Bonus
+        ]
     );
     let done = played(target(), Some(drafter(Pattern::Wrong)), &Request::greedy(&PROMPT, 2, 3));
     assert_eq!(done.runs[0].tokens[0].provenance, Provenance::Residual);

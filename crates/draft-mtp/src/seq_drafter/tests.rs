@@ -33,19 +33,19 @@ impl Bench {
         let slot = self.tokens.len();
         self.tokens.extend_from_slice(ids);
         let (target, hidden) = (target(self.tokens.len()), hidden(slot, self.tokens.len()));
-        let mut cx = DraftCx { model: &self.model, target: &target, own: Some(&mut self.own) };
+        let mut cx = DraftCx { model: &self.model, target: &target, tokens: &[], own: Some(&mut self.own) };
         self.session.committed(&mut cx, CommittedRun { ids, hidden: Some(&hidden), slot })
     }
 
     fn propose(&mut self, current: u32, sink: &mut FakeSink) -> Result<(), DraftError> {
         let target = target(self.tokens.len());
-        let mut cx = DraftCx { model: &self.model, target: &target, own: Some(&mut self.own) };
+        let mut cx = DraftCx { model: &self.model, target: &target, tokens: &[], own: Some(&mut self.own) };
         self.session.propose(&mut cx, current, sink)
     }
 
     fn settle(&mut self, next: Option<u32>) {
         let target = target(self.tokens.len());
-        let mut cx = DraftCx { model: &self.model, target: &target, own: Some(&mut self.own) };
+        let mut cx = DraftCx { model: &self.model, target: &target, tokens: &[], own: Some(&mut self.own) };
         self.session.settle(&mut cx, next).expect("settles");
     }
 
@@ -123,7 +123,7 @@ fn a_gap_in_the_runs_is_an_error_and_changes_nothing() {
     bench.committed(&[5, 6]).expect("in order");
     let (target, late) = (target(4), hidden(3, 4));
     for slot in [0, 1, 3] {
-        let mut cx = DraftCx { model: &bench.model, target: &target, own: Some(&mut bench.own) };
+        let mut cx = DraftCx { model: &bench.model, target: &target, tokens: &[], own: Some(&mut bench.own) };
         let run = CommittedRun { ids: &[7], hidden: Some(&late), slot };
         let error = bench.session.committed(&mut cx, run).expect_err("slot 2 comes next");
         assert!(matches!(error, DraftError::Gap { expected: 2, got } if got == slot), "{error}");
@@ -138,7 +138,7 @@ fn a_run_must_carry_hidden_states_for_each_token() {
     let mut bench = Bench::new(FLUSH_TOKENS);
     let (target, short) = (target(2), hidden(0, 1));
     for hidden in [None, Some(&short)] {
-        let mut cx = DraftCx { model: &bench.model, target: &target, own: Some(&mut bench.own) };
+        let mut cx = DraftCx { model: &bench.model, target: &target, tokens: &[], own: Some(&mut bench.own) };
         let run = CommittedRun { ids: &[5, 6], hidden, slot: 0 };
         let error = bench.session.committed(&mut cx, run).expect_err("hidden states are needed");
         assert!(matches!(error, DraftError::Mismatch { .. }), "{error}");

@@ -20,13 +20,17 @@ impl Bench {
 
     fn committed(&mut self, ids: &[u32], slot: usize) -> Result<(), DraftError> {
         let (target, hidden) = (target(slot + ids.len()), hidden(slot, slot + ids.len()));
-        let mut cx = DraftCx { model: &self.model, target: &target, own: None };
+        let mut cx = DraftCx { model: &self.model, target: &target, tokens: &[], own: None };
         self.session.committed(&mut cx, CommittedRun { ids, hidden: Some(&hidden), slot })
     }
 
     fn propose(&mut self, current: u32, slots: usize, sink: &mut FakeSink) -> Result<(), DraftError> {
         let target = target(slots);
-        self.session.propose(&mut DraftCx { model: &self.model, target: &target, own: None }, current, sink)
+        self.session.propose(
+            &mut DraftCx { model: &self.model, target: &target, tokens: &[], own: None },
+            current,
+            sink,
+        )
     }
 }
 

@@ -35,7 +35,7 @@ impl Decoder for Playback {
             request.history.extend(&ids);
             *self.log.borrow_mut() = request.history.ids().to_vec();
         }
-        let token = |&id: &u32| Token { id, logprobs: None, provenance: Provenance::Plain };
+        let token = |&id: &u32| Token { id, logprobs: None, margin: None, provenance: Provenance::Plain };
         Ok(Run { tokens: ids.iter().map(token).collect(), ..Run::default() })
     }
 
@@ -62,6 +62,8 @@ fn state(ends: &[u32]) -> RequestState {
         prompt_tokens: 3,
         ends: ends.to_vec(),
         stream: SplitMix64::new(0),
+        constraint: None,
+        width: None,
     }
 }
 

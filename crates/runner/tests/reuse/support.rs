@@ -128,7 +128,7 @@ pub(crate) struct Knows {
 
 impl Knows {
     pub(crate) fn new(pattern: Pattern) -> Rc<Self> {
-        let facts = DrafterFacts { name: "knows", max_depth: 16, look_ahead: 0, needs_hidden: false };
+        let facts = DrafterFacts::new("knows", 16);
         Rc::new(Self { facts, pattern, sequence: RefCell::new(Rc::new([])) })
     }
 

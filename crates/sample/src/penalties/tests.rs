@@ -31,7 +31,8 @@ fn penalised(logits: &[f32], history: &[u32], options: &SamplingOptions) -> Vec<
     cpu();
     let (history, width) = (History::new(history), logits.len());
     let logits = Array::from_slice(logits, &[1, width as i32]);
-    let rows = Rows { logits: &logits, columns: None, history: &history, in_flight: None, first: 0 };
+    let rows =
+        Rows { logits: &logits, columns: None, history: &history, in_flight: None, first: 0, allowed: None };
     apply(&logits, &rows, options, width).unwrap().to_vec_exact().unwrap()
 }
 
@@ -118,7 +119,7 @@ proptest! {
         let (n, flat) = (logits.len() as i32, Array::from_slice(&logits.concat(), &[logits.len() as i32, 6]));
         let known = History::new(&history);
         let in_flight = Array::from_slice(&flying, &[flying.len() as i32]);
-        let rows = Rows { logits: &flat, columns: None, history: &known, in_flight: Some(&in_flight), first };
+        let rows = Rows { logits: &flat, columns: None, history: &known, in_flight: Some(&in_flight), first, allowed: None };
         let got: Vec<f32> = apply(&flat, &rows, &options, 6).unwrap().to_vec_exact().unwrap();
         let expected = by_loop(&logits, &history, &flying, first, &options);
         prop_assert_eq!(got.len(), 6 * n as usize);

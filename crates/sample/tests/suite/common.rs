@@ -54,7 +54,7 @@ pub(crate) fn repeated(p: &[f32], n: usize) -> Distribution {
 pub(crate) fn sample(options: &SamplingOptions, logits: &Array) -> Distribution {
     let sampler = Sampler::new(options.clone(), logits.dim(-1) as usize).unwrap();
     let history = History::default();
-    let rows = Rows { logits, columns: None, history: &history, in_flight: None, first: 0 };
+    let rows = Rows { logits, columns: None, history: &history, in_flight: None, first: 0, allowed: None };
     sampler.distribution(rows).unwrap()
 }
 

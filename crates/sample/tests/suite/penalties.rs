@@ -25,6 +25,7 @@ fn greedy_text(sampler: &Sampler, draft: impl Fn(usize) -> Vec<u32>) -> Vec<u32>
             history: &history,
             in_flight: (!drafts.is_empty()).then_some(&in_flight),
             first: 0,
+            allowed: None,
         };
         let targets = words(&sampler.distribution(rows).unwrap().draw(0, 0).unwrap());
         let accepted = drafts.iter().zip(&targets).take_while(|(draft, target)| draft == target).count();
@@ -53,8 +54,14 @@ fn first_counts_the_tokens_that_row_zero_has_seen() {
     let (history, in_flight) = (History::new(&[3]), vector(&[0, 1]));
     let logits = matrix(&[&[2.0, 1.5, 1.0, 0.0]]);
     for (first, expected) in [(0, 0), (1, 1), (2, 2), (9, 2)] {
-        let rows =
-            Rows { logits: &logits, columns: None, history: &history, in_flight: Some(&in_flight), first };
+        let rows = Rows {
+            logits: &logits,
+            columns: None,
+            history: &history,
+            in_flight: Some(&in_flight),
+            first,
+            allowed: None,
+        };
         let ids = words(&sampler.distribution(rows).unwrap().draw(0, 0).unwrap());
         assert_eq!(ids, [expected], "first {first}");
     }
@@ -72,6 +79,7 @@ fn draft_columns_are_penalised_by_their_target_ids() {
         history: &history,
         in_flight: Some(&in_flight),
         first: 0,
+        allowed: None,
     };
     let options = SamplingOptions {
         temperature: 1.0,
@@ -105,7 +113,14 @@ fn neutral_penalties_leave_rows_bit_equal() {
     let logits = matrix(&[&[0.3, -0.7, 1.1, 0.2]]);
     let history = History::new(&[0, 1, 1, 2]);
     let with = |options: SamplingOptions| {
-        let rows = Rows { logits: &logits, columns: None, history: &history, in_flight: None, first: 0 };
+        let rows = Rows {
+            logits: &logits,
+            columns: None,
+            history: &history,
+            in_flight: None,
+            first: 0,
+            allowed: None,
+        };
         table(&Sampler::new(options, 4).unwrap().distribution(rows).unwrap(), 4)
     };
     let neutral = SamplingOptions { temperature: 1.0, ..SamplingOptions::greedy() };
@@ -123,7 +138,7 @@ fn arrays_of_the_wrong_shape_are_refused() {
     let square = Array::from_slice(&[0u32; 4], &[2, 2]);
     let none = Array::from_slice(&[0.0f32; 0], &[0, 4]);
     let refused = |logits: &Array, columns: Option<&Array>, in_flight: Option<&Array>| {
-        let rows = Rows { logits, columns, history: &history, in_flight, first: 0 };
+        let rows = Rows { logits, columns, history: &history, in_flight, first: 0, allowed: None };
         sampler.distribution(rows).unwrap_err().to_string()
     };
     assert_eq!(refused(&narrow, None, None), "logits: expected shape [n,4] with n ≥ 1, got [1, 3]");

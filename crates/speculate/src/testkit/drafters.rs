@@ -15,7 +15,7 @@ const SHARP: f32 = 10.0;
 type Next = Rc<dyn Fn(&[u32]) -> u32>;
 
 fn facts(name: &'static str) -> DrafterFacts {
-    DrafterFacts { name, max_depth: MAX_DEPTH, look_ahead: 0, needs_hidden: false }
+    DrafterFacts::new(name, MAX_DEPTH)
 }
 
 /// Checks that a run follows the one before it.

@@ -265,7 +265,9 @@ impl<'a> Drive<'a> {
         let before = compare::fingerprint(&self.target).map_err(setup)?;
         let session =
             self.session.as_mut().ok_or_else(|| Violation::Setup("the session is finished".into()))?;
-        let mut cx = DraftCx { model: self.model, target: &self.target, own: self.own.as_mut() };
+        let tokens: Vec<u32> = self.committed.iter().copied().chain([self.current]).collect();
+        let mut cx =
+            DraftCx { model: self.model, target: &self.target, tokens: &tokens, own: self.own.as_mut() };
         guard(name, || call(session.as_mut(), &mut cx))?;
         if let Some(own) = self.own.as_ref() {
             // A lazy write into the target's buffers would show only now.

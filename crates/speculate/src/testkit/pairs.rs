@@ -30,7 +30,7 @@ pub struct PairDrafter {
 impl PairDrafter {
     /// A drafter for a target with this vocabulary and width.
     pub fn new(vocabulary: usize) -> Self {
-        let facts = DrafterFacts { name: "pairs", max_depth: MAX_DEPTH, look_ahead: 1, needs_hidden: true };
+        let facts = DrafterFacts::new("pairs", MAX_DEPTH).with_look_ahead(1).with_hidden();
         Self { facts, id: SetId::fresh(), vocabulary, flaw: Flaw::default() }
     }
 

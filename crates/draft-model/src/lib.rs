@@ -1,0 +1,3 @@
+//! Drafting with a second, smaller model.
+
+#![deny(missing_docs)]

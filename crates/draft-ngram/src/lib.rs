@@ -1,0 +1,3 @@
+//! Prompt look-up drafting: what followed the same n tokens before.
+
+#![deny(missing_docs)]

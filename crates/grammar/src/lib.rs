@@ -1,0 +1,3 @@
+//! Structured output: JSON schemas, regular expressions and Lark grammars as token masks.
+
+#![deny(missing_docs)]
