@@ -1,9 +1,10 @@
 //! Seeded draws.
 
 use mlx_rs::Array;
-use mlx_rs::ops::indexing;
+use mlx_rs::ops::{self, indexing};
 
-use crate::arrays::{pick, positions};
+use crate::arrays::{pick, positions, scalar};
+use crate::masks::gap;
 use crate::{Distribution, Result, noise};
 
 impl Distribution {
@@ -14,17 +15,47 @@ impl Distribution {
     /// # Shapes
     /// → `[n]` uint32.
     pub fn draw(&self, seed: u64, first_slot: usize) -> Result<Array> {
+        match self.scores(seed, first_slot)? {
+            Some(scores) => self.chosen(&scores),
+            None => Ok(self.sparse()?.0.squeeze_axes(&[-1])?),
+        }
+    }
+
+    /// Like [`draw`](Self::draw), with how far each chosen score lies above the next best: what rounding
+    /// would have to move to change the token. Infinite where nothing else can be drawn.
+    ///
+    /// # Shapes
+    /// → (`[n]` uint32, `[n]` float32).
+    pub fn draw_with_margin(&self, seed: u64, first_slot: usize) -> Result<(Array, Array)> {
+        match self.scores(seed, first_slot)? {
+            Some(scores) => Ok((self.chosen(&scores)?, gap(&scores)?)),
+            None => {
+                let ids = self.draw(seed, first_slot)?;
+                let margins = ops::full::<f32>(ids.shape(), scalar(f32::INFINITY))?;
+                Ok((ids, margins))
+            }
+        }
+    }
+
+    /// log p + noise `[n,k]`; `None` for points.
+    fn scores(&self, seed: u64, first_slot: usize) -> Result<Option<Array>> {
         let slots = first_slot..first_slot + self.rows();
-        match self {
-            Self::Point { ids } => Ok(ids.clone()),
+        Ok(match self {
+            Self::Point { .. } => None,
             Self::Dense { logprobs } => {
                 let noise = noise(seed, slots, &positions(logprobs.dim(-1))?)?;
-                Ok(indexing::argmax_axis(logprobs.add(noise)?, -1, false)?)
+                Some(logprobs.add(noise)?)
             }
-            Self::Sparse { ids, logprobs } => {
-                let scores = logprobs.add(noise(seed, slots, ids)?)?;
-                Ok(pick(ids, &indexing::argmax_axis(scores, -1, false)?)?)
-            }
+            Self::Sparse { ids, logprobs } => Some(logprobs.add(noise(seed, slots, ids)?)?),
+        })
+    }
+
+    /// The ids of the best scores: `[n,k]` → `[n]`.
+    fn chosen(&self, scores: &Array) -> Result<Array> {
+        let best = indexing::argmax_axis(scores, -1, false)?;
+        match self {
+            Self::Sparse { ids, .. } => Ok(pick(ids, &best)?),
+            _ => Ok(best),
         }
     }
 }

@@ -33,13 +33,38 @@ pub(crate) fn normalised(logits: &Array, options: &SamplingOptions) -> Result<Ar
     Ok(normalise(&scaled)?)
 }
 
-/// Keeps each token before which less than `p` of the mass lies, most likely first; the first always.
+/// Halvings of the range of thresholds. The range is about 16 wide in log probability, so what is left of
+/// it is 1e-6, the rounding of such a number in float32.
+const HALVINGS: usize = 24;
+
+/// Keeps each token before which less than `p` of the mass lies, most likely first, of equal tokens the
+/// lower id; the first always.
+///
+/// Sorting a whole vocabulary costs more than the forward's last layer. The threshold is halved in instead:
+/// at `high` the mass at or above is still short of the limit, at `low` it has reached it. Tokens between
+/// the two differ by rounding only and are taken in the order of their ids.
 fn top_p(scaled: &Array, p: f32) -> Result<Array> {
-    let order = ops::argsort_axis(scaled.negative()?, -1)?;
-    let sorted = scaled.take_along_axis(&order, -1)?;
-    let weights = exp(&sorted)?;
-    let before = ops::cumsum(&weights, -1, false, false)?;
-    let limit = total(&weights)?.multiply(scalar(p * (1.0 - TOP_P_SLACK)))?;
-    let kept = ops::select(before.lt(limit)?, &sorted, never())?;
-    Ok(scaled.put_along_axis(&order, &kept, -1)?)
+    let weights = exp(scaled)?;
+    let all = total(&weights)?;
+    let limit = all.multiply(scalar(p * (1.0 - TOP_P_SLACK)))?;
+    let at_least = |threshold: &Array| -> Result<Array> {
+        Ok(total(&ops::select(scaled.ge(threshold)?, &weights, scalar(0.0))?)?)
+    };
+    // Tokens below this share of what may be dropped weigh less than it all together.
+    let dropped = (1.0 - p).max(f32::EPSILON) / scaled.dim(-1) as f32;
+    let mut low = all.multiply(scalar(dropped))?.log()?.subtract(scalar(1.0))?;
+    // The best token is 0.
+    let mut high = scalar(f32::MIN_POSITIVE);
+    for _ in 0..HALVINGS {
+        let middle = low.add(&high)?.multiply(scalar(0.5))?;
+        let short = at_least(&middle)?.lt(&limit)?;
+        high = ops::select(&short, &middle, &high)?;
+        low = ops::select(&short, &low, &middle)?;
+    }
+    let sure = scaled.ge(&high)?;
+    let edge = scaled.ge(&low)?.logical_and(sure.logical_not()?)?;
+    let edge_weights = ops::select(&edge, &weights, scalar(0.0))?;
+    let before = ops::cumsum(&edge_weights, -1, false, false)?.add(at_least(&high)?)?;
+    let kept = sure.logical_or(edge.logical_and(before.lt(limit)?)?)?;
+    Ok(ops::select(kept, scaled, never())?)
 }

@@ -4,12 +4,18 @@
 #[derive(Debug, Clone, Default)]
 pub struct History {
     ids: Vec<u32>,
+    prompt: usize,
 }
 
 impl History {
-    /// A history that starts with `ids`.
-    pub fn new(ids: &[u32]) -> Self {
-        Self { ids: ids.into() }
+    /// A history that starts with a prompt.
+    pub fn new(prompt: &[u32]) -> Self {
+        Self { ids: prompt.into(), prompt: prompt.len() }
+    }
+
+    /// How many tokens came after the prompt.
+    pub fn produced(&self) -> usize {
+        self.ids.len() - self.prompt
     }
 
     /// Appends tokens.

@@ -1,8 +1,8 @@
 //! Logits to tokens on MLX: penalties, filters, distributions and seeded draws.
 //!
 //! Nothing in this crate evaluates an array: everything it returns is lazy, so that a whole round of
-//! speculative decoding costs one wait. The order is fixed: penalties, top-k, temperature and softmax,
-//! top-p, min-p, renormalisation.
+//! speculative decoding costs one wait. The order is fixed: logit bias, penalties, bans (sequences, end
+//! tokens, a grammar's mask), top-k, temperature and softmax, top-p, min-p, renormalisation.
 //!
 //! # Shapes
 //! n rows, V vocabulary, D logit columns (V, or a head's own draft vocabulary), k kept candidates.
@@ -17,6 +17,7 @@ mod error;
 mod filter;
 mod history;
 mod logprobs;
+mod masks;
 mod noise;
 mod options;
 mod penalties;

@@ -5,6 +5,7 @@ use mlx_rs::ops::broadcast_to;
 use mlx_rs::ops::indexing::argmax_axis;
 
 use crate::arrays::float32;
+use crate::masks::{self, Bans};
 use crate::{Distribution, History, Result, SampleError, SamplingOptions, filter, penalties};
 
 /// Logit rows and what each of them has seen.
@@ -31,6 +32,7 @@ pub struct Rows<'a> {
 pub struct Sampler {
     options: SamplingOptions,
     vocabulary: usize,
+    bans: Bans,
 }
 
 impl Sampler {
@@ -51,7 +53,15 @@ impl Sampler {
                 got: top.to_string(),
             });
         }
-        Ok(Self { options, vocabulary })
+        masks::check_bias(&options.logit_bias, vocabulary)?;
+        let bans = Bans::new(&options, vocabulary)?;
+        Ok(Self { options, vocabulary, bans })
+    }
+
+    /// Tells which tokens end the request's answer, for `ignore_eos` and `min_tokens`. Call it once.
+    pub fn with_ends(self, ends: &[u32]) -> Result<Self> {
+        let bans = self.bans.with_ends(ends, &self.options, self.vocabulary)?;
+        Ok(Self { bans, ..self })
     }
 
     /// The options.
@@ -64,27 +74,66 @@ impl Sampler {
         self.vocabulary
     }
 
-    /// What each row's next token is drawn from. Greedy requests get points, top-k requests sparse rows,
-    /// rows over a draft vocabulary sparse rows with the columns' target ids, everything else dense rows.
+    /// What each row's next token is drawn from. Greedy requests get points (one column when masked),
+    /// top-k requests sparse rows, rows over a draft vocabulary sparse rows with the columns' target ids,
+    /// everything else dense rows.
     ///
     /// Of equally likely tokens the lowest id wins, in greedy rows as in top-k.
     pub fn distribution(&self, rows: Rows<'_>) -> Result<Distribution> {
+        Ok(self.distribution_with_margin(rows)?.0)
+    }
+
+    /// The distribution, and for greedy requests that report margins how far each row's best logit lies
+    /// above the second, after penalties and masks. Sampled requests get their margin with the draw, see
+    /// [`Distribution::draw_with_margin`].
+    ///
+    /// # Shapes
+    /// → `[n]` float32.
+    pub fn distribution_with_margin(&self, rows: Rows<'_>) -> Result<(Distribution, Option<Array>)> {
         self.check(&rows)?;
-        let penalised = match penalties::active(&self.options) {
-            true => penalties::apply(&float32(rows.logits)?, &rows, &self.options, self.vocabulary)?,
-            false => rows.logits.clone(),
-        };
-        let target = |columns: Array| match rows.columns {
-            Some(ids) => ids.take_axis(columns, 0),
-            None => Ok(columns),
-        };
+        let masked = self.bans.active() || rows.allowed.is_some();
+        let adjusted = self.adjusted(&rows, masked)?;
         if self.options.temperature == 0.0 {
-            return Ok(Distribution::Point { ids: target(argmax_axis(&penalised, -1, false)?)? });
+            return self.greedy(&adjusted, &rows, masked);
         }
-        let logits = float32(&penalised)?;
+        Ok((self.sampled(&adjusted, &rows)?, None))
+    }
+
+    /// Logits after bias, penalties and masks: `[n,D]` → `[n,D]`, untouched when nothing is asked for.
+    fn adjusted(&self, rows: &Rows<'_>, masked: bool) -> Result<Array> {
+        let (options, biased) = (&self.options, !self.options.logit_bias.is_empty());
+        let penalised = penalties::active(options);
+        if !(biased || penalised || masked) {
+            return Ok(rows.logits.clone());
+        }
+        let mut logits = float32(rows.logits)?;
+        if biased {
+            logits = masks::bias(&logits, &options.logit_bias, rows, self.vocabulary)?;
+        }
+        if penalised {
+            logits = penalties::apply(&logits, rows, options, self.vocabulary)?;
+        }
+        match masked {
+            true => masks::apply(logits, &self.bans, rows, self.vocabulary),
+            false => Ok(logits),
+        }
+    }
+
+    fn greedy(&self, logits: &Array, rows: &Rows<'_>, masked: bool) -> Result<(Distribution, Option<Array>)> {
+        let margin = self.options.margins.then(|| masks::gap(&float32(logits)?)).transpose()?;
+        if masked {
+            let (best, logprobs) = masks::best_or_nothing(logits)?;
+            return Ok((Distribution::Sparse { ids: target(rows, best)?, logprobs }, margin));
+        }
+        let ids = target(rows, argmax_axis(logits, -1, false)?)?;
+        Ok((Distribution::Point { ids }, margin))
+    }
+
+    fn sampled(&self, logits: &Array, rows: &Rows<'_>) -> Result<Distribution> {
+        let logits = float32(logits)?;
         if let Some(kept) = filter::top_k(&logits, self.options.top_k)? {
             let logprobs = filter::normalised(&logits.take_along_axis(&kept, -1)?, &self.options)?;
-            return Ok(Distribution::Sparse { ids: target(kept)?, logprobs });
+            return Ok(Distribution::Sparse { ids: target(rows, kept)?, logprobs });
         }
         let logprobs = filter::normalised(&logits, &self.options)?;
         Ok(match rows.columns {
@@ -103,9 +152,23 @@ impl Sampler {
             (_, Some(ids)) if ids.ndim() != 1 => return shape("tokens in flight", "[m]".into(), ids),
             _ => {}
         }
+        if let (Some(allowed), Some(&n)) = (rows.allowed, rows.logits.shape().first()) {
+            let expected = [n, self.vocabulary as i32];
+            if allowed.shape() != expected {
+                return shape("allowed ids", format!("{expected:?}"), allowed);
+            }
+        }
         match *rows.logits.shape() {
             [n, columns] if n > 0 && columns == width => Ok(()),
             _ => shape("logits", format!("[n,{width}] with n ≥ 1"), rows.logits),
         }
     }
+}
+
+/// The target ids of columns, any shape.
+fn target(rows: &Rows<'_>, columns: Array) -> Result<Array> {
+    Ok(match rows.columns {
+        Some(ids) => ids.take_axis(columns, 0)?,
+        None => columns,
+    })
 }
