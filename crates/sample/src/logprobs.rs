@@ -20,7 +20,7 @@ pub fn finite_rows(logits: &Array) -> Result<Array> {
 /// Log probabilities to report, from raw logits before penalties, temperature and filters.
 #[derive(Debug, Clone)]
 pub struct Logprobs {
-    /// Of the chosen ids, `[n]` float32.
+    /// Of the chosen ids, `[n]` or `[n,c]` float32.
     pub chosen: Array,
     /// The most likely ids, best first, `[n,k]` uint32.
     pub top_ids: Array,
@@ -33,17 +33,20 @@ pub struct Logprobs {
 /// Of equal ids the lowest comes first; `top` above V gives V columns.
 ///
 /// # Shapes
-/// `logits` `[n,V]`, `chosen` `[n]`.
+/// `logits` `[n,V]`, `chosen` `[n]`, or `[n,c]` for several ids in each row.
 pub fn logprobs(logits: &Array, chosen: &Array, top: usize) -> Result<Logprobs> {
     let &[rows, width] = logits.shape() else {
         return Err(shape("logits", "[n,V]".into(), logits));
     };
-    if chosen.shape() != [rows] {
-        return Err(shape("chosen ids", format!("[{rows}]"), chosen));
+    if chosen.shape() != [rows] && !matches!(*chosen.shape(), [n, _] if n == rows) {
+        return Err(shape("chosen ids", format!("[{rows}] or [{rows},c]"), chosen));
     }
     let logits = float32(logits)?;
     let all = normalise(&logits.subtract(best(&logits)?)?)?;
-    let chosen = pick(&all, chosen)?;
+    let chosen = match chosen.ndim() {
+        1 => pick(&all, chosen)?,
+        _ => all.take_along_axis(chosen, -1)?,
+    };
     let top = i32::try_from(top).unwrap_or(i32::MAX).min(width);
     if top == 0 {
         let (top_ids, top) =

@@ -31,10 +31,12 @@ pub(crate) trait Engine: Rule {
     fn sink<'a>(&self, desk: Desk<'a>) -> Self::Sink<'a>;
     /// What a sink was offered.
     fn drafts<'s>(sink: &'s Self::Sink<'_>) -> &'s Drafts<'s>;
+    /// Forgets all but the first `count` drafts.
+    fn cut(sink: &mut Self::Sink<'_>, count: usize) -> Result<()>;
 }
 
 /// A judged proposal, on the host.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Verdict {
     /// The n drafts.
     pub ids: Vec<u32>,
@@ -44,6 +46,9 @@ pub struct Verdict {
     pub sound: Vec<bool>,
     /// The token to emit where the run of accepted drafts ends, n + 1 entries.
     pub continuations: Vec<u32>,
+    /// How far each of the target's own draws lies above the next best, n + 1 entries; empty unless the
+    /// request reports margins and the rule draws that way.
+    pub margins: Vec<f32>,
 }
 
 /// Accepts draft x with min(1, p(x)/q(x)) and continues from max(p − q, 0) (Leviathan et al., Fast
@@ -88,6 +93,10 @@ impl Engine for Ratio {
     fn drafts<'s>(sink: &'s RatioSink<'_>) -> &'s Drafts<'s> {
         &sink.drafts
     }
+
+    fn cut(sink: &mut RatioSink<'_>, count: usize) -> Result<()> {
+        sink.cut(count)
+    }
 }
 
 /// Draft and target draw with the same noise, keyed by seed, slot and id; drafts are accepted while they
@@ -96,11 +105,17 @@ impl Engine for Ratio {
 #[derive(Debug, Clone, Copy)]
 pub struct Coupled {
     seed: u64,
+    margins: bool,
 }
 
 impl Coupled {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { seed }
+        Self { seed, margins: false }
+    }
+
+    /// Also reports how far each draw lies above the next best.
+    pub(crate) fn with_margins(self, margins: bool) -> Self {
+        Self { margins, ..self }
     }
 }
 
@@ -110,13 +125,22 @@ impl Rule for Coupled {
     type Sink<'a> = CoupledSink<'a>;
 
     fn accept(&self, target: &Distribution, drawn: CoupledSink<'_>) -> Result<Lazy<Verdict>> {
-        let drafts = drawn.drafts;
-        let drawn = target.draw(self.seed, drafts.first_slot())?;
+        let (drafts, seed) = (drawn.drafts, self.seed);
+        let slot = drafts.first_slot();
+        let (drawn, margins) = match self.margins {
+            true => target.draw_with_margin(seed, slot).map(|(ids, margins)| (ids, Some(margins)))?,
+            false => (target.draw(seed, slot)?, None),
+        };
         let accepted = match drafts.ids() {
             Some(ids) => Some(drawn.try_index(..drafts.count() as i32)?.eq(ids)?),
             None => None,
         };
-        verdict(&drafts, accepted, &drawn)
+        let verdict = verdict(&drafts, accepted, &drawn)?;
+        let Some(margins) = margins else {
+            return Ok(verdict);
+        };
+        let margins = Lazy::new(&[&margins], |mut hosts| hosts.next().map(Host::floats).unwrap_or_default())?;
+        Ok(verdict.with(margins).map(|(verdict, margins)| Verdict { margins, ..verdict }))
     }
 }
 
@@ -128,8 +152,14 @@ impl Engine for Coupled {
     fn drafts<'s>(sink: &'s CoupledSink<'_>) -> &'s Drafts<'s> {
         &sink.drafts
     }
+
+    fn cut(sink: &mut CoupledSink<'_>, count: usize) -> Result<()> {
+        sink.drafts.cut(count)
+    }
 }
 
+/// The continuations come first among the arrays, where [`continuations`] finds them.
+///
 /// # Shapes
 /// `accepted` `[n]` bool, `continuations` `[n+1]` uint32.
 pub(crate) fn verdict(
@@ -137,16 +167,20 @@ pub(crate) fn verdict(
     accepted: Option<Array>,
     continuations: &Array,
 ) -> Result<Lazy<Verdict>> {
-    let (Some(ids), Some(sound), Some(accepted)) = (drafts.ids(), drafts.sound(), accepted) else {
-        return Lazy::new(&[continuations], |mut hosts| Verdict {
-            continuations: hosts.next().map(Host::ids).unwrap_or_default(),
-            ..Verdict::default()
-        });
-    };
-    Lazy::new(&[ids, &accepted, sound, continuations], |mut hosts| Verdict {
+    let mut arrays = vec![continuations];
+    if let (Some(ids), Some(sound), Some(accepted)) = (drafts.ids(), drafts.sound(), accepted.as_ref()) {
+        arrays.extend([ids, accepted, sound]);
+    }
+    Lazy::new(&arrays, |mut hosts| Verdict {
+        continuations: hosts.next().map(Host::ids).unwrap_or_default(),
         ids: hosts.next().map(Host::ids).unwrap_or_default(),
         accepted: hosts.next().map(Host::flags).unwrap_or_default(),
         sound: hosts.next().map(Host::flags).unwrap_or_default(),
-        continuations: hosts.next().map(Host::ids).unwrap_or_default(),
+        margins: Vec::new(),
     })
+}
+
+/// The continuations of a verdict that is not computed yet `[n+1]` uint32.
+pub(crate) fn continuations(verdict: &Lazy<Verdict>) -> Option<&Array> {
+    verdict.arrays().first()
 }

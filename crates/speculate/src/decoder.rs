@@ -55,6 +55,7 @@ impl RequestState {
         let mut ends = ends.to_vec();
         ends.sort_unstable();
         ends.dedup();
+        let sampler = sampler.with_ends(&ends)?;
         let stream = SplitMix64::new(sampler.options().seed_value());
         Ok(Self {
             target: model.make_caches(),
@@ -83,6 +84,20 @@ impl RequestState {
     /// The output position, from 0, of the token at `slot`.
     pub(crate) fn step_of(&self, slot: usize) -> usize {
         slot - self.prompt_tokens
+    }
+
+    /// Moves the grammar past tokens that are about to be recorded, or not at all.
+    pub(crate) fn advance(&mut self, ids: &[u32]) -> Result<()> {
+        let Some(constraint) = self.constraint.as_mut() else {
+            return Ok(());
+        };
+        for (taken, &id) in ids.iter().enumerate() {
+            if let Err(err) = constraint.advance(id) {
+                constraint.rollback(taken)?;
+                return Err(err.into());
+            }
+        }
+        Ok(())
     }
 
     /// Records produced tokens; the last of them is the next one to forward.
@@ -216,9 +231,8 @@ pub trait Decoder {
 
 /// The decoder for a request: plain without a drafter, else speculative under `policy`.
 ///
-/// Call it before prefill: the session opens at the offset where the target's caches rest. A request
-/// that asks for log probabilities decodes plainly; a drafter with caches of its own hears its committed
-/// runs all the same.
+/// Call it before prefill: the session opens at the offset where the target's caches rest. At a constant
+/// depth of 0 a drafter with caches of its own hears the committed runs all the same.
 pub fn make_decoder(
     model: Rc<dyn Model>,
     drafter: Option<Rc<dyn Drafter>>,
@@ -226,14 +240,13 @@ pub fn make_decoder(
     request: &RequestState,
 ) -> Result<Box<dyn Decoder>> {
     let options = request.sampler.options();
-    let never = policy == DraftPolicy::Constant(0) || options.logprobs.is_some();
+    let never = policy == DraftPolicy::Constant(0);
     let Some(drafter) = drafter.filter(|_| !never || request.own.is_some()) else {
         return Ok(Box::new(PlainDecoder::new(model)));
     };
-    let policy = if never { DraftPolicy::Constant(0) } else { policy };
     let hearing = Hearing::open(drafter.as_ref(), request.target.offset());
     if options.coupled() {
-        let rule = Coupled::new(options.seed_value());
+        let rule = Coupled::new(options.seed_value()).with_margins(options.margins);
         Ok(Box::new(Speculative::new(model, hearing, rule, control(policy))))
     } else {
         Ok(Box::new(Speculative::new(model, hearing, Ratio::new(), control(policy))))

@@ -270,6 +270,10 @@ impl Engine for Faulty {
     fn drafts<'s>(sink: &'s RatioSink<'_>) -> &'s Drafts<'s> {
         &sink.drafts
     }
+
+    fn cut(sink: &mut RatioSink<'_>, count: usize) -> Result<()> {
+        sink.cut(count)
+    }
 }
 
 /// The likeliest id of each row `[n]`.

@@ -78,6 +78,15 @@ impl<T> Lazy<T> {
         Lazy { arrays, read: Box::new(read) }
     }
 
+    /// The value that `change` makes of this one.
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U + 'static) -> Lazy<U>
+    where
+        T: 'static,
+    {
+        let read = self.read;
+        Lazy { arrays: self.arrays, read: Box::new(move |hosts| change(read(hosts))) }
+    }
+
     /// The arrays to wait for.
     pub(crate) fn arrays(&self) -> &[Array] {
         &self.arrays

@@ -9,13 +9,13 @@
 use std::rc::Rc;
 
 use foretoken_model_base::{Batch, Model};
-use foretoken_sample::{Logprobs, Rows, logprobs};
+use foretoken_sample::{Distribution, Rows};
 use mlx_rs::{Array, transforms::async_eval};
 
 use crate::{
-    Decoder, Provenance, RequestState, Result, Run, SpeculateError, Statistics, Token, TokenLogprobs,
+    Decoder, Provenance, RequestState, Result, Run, SpeculateError, Statistics, Token,
     lazy::{Host, Lazy},
-    round::{RowFacts, begin, logits, wait},
+    round::{Report, RowFacts, allowed_next, begin, logits, wait},
     session::Hearing,
 };
 
@@ -32,7 +32,7 @@ struct Step {
 
 struct Drawn {
     id: u32,
-    logprobs: Option<TokenLogprobs>,
+    margin: Option<f32>,
 }
 
 /// The pipeline of one request. While a step is ahead, its row sits in an open transaction of the
@@ -67,12 +67,18 @@ impl Plain {
         };
         request.target.commit(1)?;
         let room = step.slot + 1 < model.facts().context_length;
-        let next = (stay_ahead && room).then(|| build(model, request, Some(&step.token), listens));
+        // What a grammar allows next is known only with the token.
+        let known = request.constraint.is_none();
+        let next = (stay_ahead && room && known).then(|| build(model, request, Some(&step.token), listens));
         let (drawn, rows) =
             wait(step.facts, step.aux.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
         if let Some(fault) = rows.fault(0) {
             rewind(request, step.slot);
             return Err(fault.error(request.step_of(request.next_slot())));
+        }
+        if let Err(err) = request.advance(&[drawn.id]) {
+            rewind(request, step.slot);
+            return Err(err);
         }
         let forwarded = request.current;
         request.record(&[drawn.id]);
@@ -80,7 +86,8 @@ impl Plain {
         if let Some(hearing) = hearing.filter(|_| !request.target.is_poisoned()) {
             hearing.committed(model, request, &[forwarded], step.aux.as_ref(), step.slot);
         }
-        Ok(Token { id: drawn.id, logprobs: drawn.logprobs, margin: None, provenance: Provenance::Plain })
+        let margin = rows.margin(0).or(drawn.margin);
+        Ok(Token { id: drawn.id, logprobs: rows.logprobs(0, 0), margin, provenance: Provenance::Plain })
     }
 
     /// Starts the step that was built ahead, unless the answer has ended. An error belongs to the next
@@ -171,40 +178,44 @@ fn forward(
     };
     let hidden = model.forward(&Batch::single(fed, slot)?, &mut [&mut request.target])?;
     let logits = logits(model, &hidden)?;
-    let law = request.sampler.distribution(Rows {
+    let allowed = match request.constraint.as_mut() {
+        Some(constraint) => Some(allowed_next(constraint.as_mut(), request.sampler.vocabulary())?),
+        None => None,
+    };
+    let (law, margin) = request.sampler.distribution_with_margin(Rows {
         logits: &logits,
         columns: None,
         history: &request.history,
         in_flight,
         first: usize::from(in_flight.is_some()),
-        allowed: None,
+        allowed: allowed.as_ref(),
     })?;
-    let options = request.sampler.options();
-    let key = if options.coupled() { options.seed_value() } else { request.stream.next_u64() };
-    let token = law.draw(key, slot + 1)?;
-    let report = options.logprobs.map(|top| logprobs(&logits, &token, top)).transpose()?;
-    let facts = drawn(&token, report)?.with(RowFacts::of(&logits, &law)?);
+    let (token, drawn) = draw(request, &law, slot + 1)?;
+    let report = request.sampler.options().logprobs;
+    let report = report.map(|top| Report::of(&logits, None, &token, top)).transpose()?;
+    let facts = drawn.with(RowFacts::of(&logits, &law, margin.as_ref(), report)?);
     Ok(Step { slot, token, facts, aux: listens.then_some(hidden.aux) })
 }
 
-/// # Shapes
-/// `token` `[1]`.
-fn drawn(token: &Array, report: Option<Logprobs>) -> Result<Lazy<Drawn>> {
+/// The token `[1]` that the law gives at a slot; its margin comes along where the rule shares noise.
+fn draw(request: &mut RequestState, law: &Distribution, slot: usize) -> Result<(Array, Lazy<Drawn>)> {
+    let options = request.sampler.options();
     let first_id = |host: Option<Host>| host.map(Host::ids).and_then(|ids| ids.first().copied());
-    let Some(report) = report else {
-        return Lazy::new(&[token], move |mut hosts| Drawn {
+    if options.coupled() && options.margins {
+        let (token, margin) = law.draw_with_margin(options.seed_value(), slot)?;
+        let drawn = Lazy::new(&[&token, &margin], move |mut hosts| Drawn {
             id: first_id(hosts.next()).unwrap_or_default(),
-            logprobs: None,
-        });
-    };
-    Lazy::new(&[token, &report.chosen, &report.top_ids, &report.top], move |mut hosts| {
-        let id = first_id(hosts.next()).unwrap_or_default();
-        let chosen = hosts.next().map(Host::floats).unwrap_or_default();
-        let ids = hosts.next().map(Host::ids).unwrap_or_default();
-        let top = hosts.next().map(Host::floats).unwrap_or_default();
-        let logprob = chosen.first().copied().unwrap_or(f32::NAN);
-        Drawn { id, logprobs: Some(TokenLogprobs { logprob, top: ids.into_iter().zip(top).collect() }) }
-    })
+            margin: hosts.next().map(Host::floats).and_then(|floats| floats.first().copied()),
+        })?;
+        return Ok((token, drawn));
+    }
+    let key = if options.coupled() { options.seed_value() } else { request.stream.next_u64() };
+    let token = law.draw(key, slot)?;
+    let drawn = Lazy::new(&[&token], move |mut hosts| Drawn {
+        id: first_id(hosts.next()).unwrap_or_default(),
+        margin: None,
+    })?;
+    Ok((token, drawn))
 }
 
 /// The decoder of a request without a drafter.

@@ -28,11 +28,13 @@ pub(crate) struct Drafts<'a> {
     /// Whether each draft came from logits that can be sampled `[c]` bool.
     sound: Option<Array>,
     count: usize,
+    /// The drafts, while all of them came from the host.
+    host: Option<Vec<u32>>,
 }
 
 impl<'a> Drafts<'a> {
     fn new(sampler: &'a Sampler, history: &'a History, room: usize) -> Self {
-        Self { sampler, history, room, ids: None, sound: None, count: 0 }
+        Self { sampler, history, room, ids: None, sound: None, count: 0, host: Some(Vec::new()) }
     }
 
     /// The number of drafts c.
@@ -50,9 +52,39 @@ impl<'a> Drafts<'a> {
         self.sound.as_ref()
     }
 
+    /// V, the number of target ids.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.sampler.vocabulary()
+    }
+
     /// The absolute slot of the first draft.
     pub(crate) fn first_slot(&self) -> usize {
         self.history.ids().len()
+    }
+
+    /// The drafts, when none of them has to be waited for.
+    pub(crate) fn host(&self) -> Option<&[u32]> {
+        self.host.as_deref()
+    }
+
+    /// Forgets all but the first `count` drafts.
+    pub(crate) fn cut(&mut self, count: usize) -> crate::Result<()> {
+        let kept = |array: &mut Option<Array>| -> crate::Result<()> {
+            *array = match array.take() {
+                Some(array) if count > 0 => Some(array.try_index(..count as i32)?),
+                _ => None,
+            };
+            Ok(())
+        };
+        if count < self.count {
+            kept(&mut self.ids)?;
+            kept(&mut self.sound)?;
+            self.count = count;
+            if let Some(host) = self.host.as_mut() {
+                host.truncate(count);
+            }
+        }
+        Ok(())
     }
 
     /// Other ids than those drawn, as a faulty rule has them.
@@ -123,6 +155,7 @@ impl<'a> Drafts<'a> {
         self.ids = Some(extended(self.ids.as_ref(), ids)?);
         self.sound = Some(extended(self.sound.as_ref(), sound)?);
         self.count += ids.dim(0) as usize;
+        self.host = None;
         Ok(())
     }
 
@@ -138,8 +171,10 @@ impl<'a> Drafts<'a> {
             });
         }
         let count = [ids.len() as i32];
+        let known = self.host.take().map(|host| [&host, ids].concat());
         let ids = Array::from_slice(ids, &count);
         self.push(&ids, &Array::from_slice(&vec![true; count[0] as usize], &count))?;
+        self.host = known;
         Ok(ids)
     }
 }
@@ -179,6 +214,21 @@ impl<'a> RatioSink<'a> {
     pub(crate) fn new(desk: Desk<'a>) -> Self {
         let drafts = Drafts::new(desk.sampler, desk.history, desk.room);
         Self { drafts, stream: desk.stream, drawn_from: Vec::new() }
+    }
+
+    /// Forgets all but the first `count` drafts.
+    pub(crate) fn cut(&mut self, count: usize) -> crate::Result<()> {
+        let mut left = count;
+        let mut kept = Vec::new();
+        for rows in self.drawn_from.drain(..) {
+            let here = rows.rows().min(left);
+            if here > 0 {
+                kept.push(if here == rows.rows() { rows } else { rows.slice(0..here)? });
+            }
+            left -= here;
+        }
+        self.drawn_from = kept;
+        self.drafts.cut(count)
     }
 }
 

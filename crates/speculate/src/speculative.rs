@@ -73,6 +73,7 @@ impl<R: Engine> Speculative<R> {
 
     fn finish_round(&mut self, done: Round) -> Run {
         self.statistics.record(done.drafted, done.accepted, done.rejected);
+        self.statistics.extra_waits += done.extra_waits;
         self.depth.observe(done.drafted, done.accepted);
         self.failure = done.failure;
         Run { tokens: done.tokens, drafted: done.drafted, accepted: done.accepted, speculation_ended: None }

@@ -166,7 +166,7 @@ fn h18_the_budget_is_what_is_delivered() {
             let recorded = done.request.history.ids().len() - done.request.prompt_tokens;
             assert_eq!(recorded, max_tokens);
         }
-        // Plainly with log probabilities the list is as long.
+        // With log probabilities the list is as long.
         let options = SamplingOptions { logprobs: Some(2), ..SamplingOptions::greedy() };
         let asked = Request { options, ..Request::greedy(&PROMPT, max_tokens, 4) };
         let done = played(target(), Some(drafter(Pattern::Oracle)), &asked);

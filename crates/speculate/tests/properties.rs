@@ -55,7 +55,7 @@ proptest! {
     ) {
         on_cpu();
         let options = seed.map_or_else(SamplingOptions::greedy, |seed| sampled(Seed::Fixed(seed)));
-        let asked = Request { prompt, ends, max_tokens, options, policy };
+        let asked = Request { prompt, ends, max_tokens, options, policy, ..Request::greedy(&[0], 1, 0) };
         let target = || Rc::new(ScriptedTarget::new(VOCABULARY, script(salt)));
         let plain = played(target(), None, &asked);
         check_contents(&plain);

@@ -164,7 +164,7 @@ fn a_prefill_out_of_order_is_an_error() {
 }
 
 #[test]
-fn log_probabilities_are_reported_plainly_and_heard_by_own_caches() {
+fn log_probabilities_come_with_every_token_of_a_round() {
     let options =
         SamplingOptions { logprobs: Some(3), temperature: 0.5, top_k: 1, ..SamplingOptions::greedy() };
     on_cpu();
@@ -172,7 +172,7 @@ fn log_probabilities_are_reported_plainly_and_heard_by_own_caches() {
     let asked = crate::testkit::Request { options, ..crate::testkit::Request::greedy(&[0, 1, 2], 4, 4) };
     let target = Rc::new(ScriptedTarget::constant(&[2.0, 1.0, 0.0]));
     let done = crate::testkit::play(target, Some(tracker.clone()), &asked).unwrap();
-    assert_eq!((tracker.counts().proposals, tracker.counts().runs.len()), (0, 1 + 4));
+    assert!(tracker.counts().proposals > 0 && done.statistics.drafted > 0);
     for token in done.runs.iter().flat_map(|r| &r.tokens) {
         let report = token.logprobs.as_ref().expect("log probabilities");
         let want = [(0, -0.4076), (1, -1.4076), (2, -2.4076)];

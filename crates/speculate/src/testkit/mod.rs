@@ -2,6 +2,7 @@
 //!
 //! Nothing here serves requests: the scripted target reads ids on the host, so its forwards wait.
 
+mod automaton;
 mod broken;
 mod compare;
 pub mod conformance;
@@ -15,6 +16,7 @@ mod sum;
 mod table;
 mod tracker;
 
+pub use automaton::{Automaton, Watch};
 pub use broken::{Breakage, broken};
 pub use compare::Difference;
 pub use drafters::{Minimal, Pattern, RowsDrafter, ScriptedDrafter, TableDrafter};

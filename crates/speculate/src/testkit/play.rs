@@ -1,9 +1,9 @@
 //! A minimal decode loop: prompt in, tokens and statistics out.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use foretoken_model_base::{Batch, Model};
-use foretoken_sample::{Sampler, SamplingOptions};
+use foretoken_sample::{Grammar, Sampler, SamplingOptions};
 
 use crate::{
     Decoder, DraftPolicy, Drafter, RequestState, Result, Run, SpeculateError, Statistics, make_decoder,
@@ -25,6 +25,10 @@ pub struct Request {
     pub options: SamplingOptions,
     /// The depth policy.
     pub policy: DraftPolicy,
+    /// What the answer must match.
+    pub grammar: Option<Arc<dyn Grammar>>,
+    /// The width of every forward, see [`RequestState::width`].
+    pub width: Option<usize>,
 }
 
 impl Request {
@@ -36,6 +40,8 @@ impl Request {
             max_tokens,
             options: SamplingOptions::greedy(),
             policy: DraftPolicy::Constant(depth),
+            grammar: None,
+            width: None,
         }
     }
 }
@@ -71,6 +77,8 @@ pub fn play(model: Rc<dyn Model>, drafter: Option<Rc<dyn Drafter>>, asked: &Requ
     let sampler = Sampler::new(asked.options.clone(), model.facts().vocabulary)?;
     let mut request =
         RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &asked.ends)?;
+    request.constraint = asked.grammar.as_ref().map(|grammar| grammar.begin()).transpose()?;
+    request.width = asked.width;
     let mut decoder = make_decoder(Rc::clone(&model), drafter, asked.policy, &request)?;
     prefill(model.as_ref(), decoder.as_mut(), &mut request)?;
     let (mut ids, mut runs, mut error) = (Vec::new(), Vec::new(), None);

@@ -1,0 +1,151 @@
+//! A round before its wait: the proposal, the forward, and everything that is judged.
+
+use std::ops::Range;
+
+use foretoken_model_base::{Batch, Hidden, Model};
+use foretoken_sample::{Constraint, Rows};
+use mlx_rs::{Array, ops::concatenate};
+
+use super::{RowFacts, host_ids, judge::Report, walk};
+use crate::{
+    RequestState, Result,
+    accept::{Engine, Verdict, continuations},
+    lazy::Lazy,
+    session::{Hearing, Lent},
+    sink::{Desk, Drafts},
+};
+
+/// Everything the wait brings.
+pub(super) struct Built {
+    pub(super) facts: Lazy<(Verdict, RowFacts)>,
+    /// `Hidden.aux` of current and drafts `[1,1+n,E]`, when the session listens to it.
+    pub(super) aux: Option<Array>,
+    /// The drafts that the grammar made.
+    pub(super) forced: Range<usize>,
+    pub(super) extra_waits: usize,
+}
+
+/// Builds the whole round. It waits only for the ids of drafts that a grammar must look at.
+pub(super) fn build<R: Engine>(
+    rule: &R,
+    model: &dyn Model,
+    hearing: &mut Hearing,
+    request: &mut RequestState,
+    room: usize,
+) -> Result<Built> {
+    let RequestState { target, own, sampler, history, current, stream, constraint, ends, .. } = request;
+    let (current, base) = (*current, target.offset());
+    let mut sink = rule.sink(Desk { sampler, history, stream, room });
+    let first = forced_first(constraint, room, sampler.vocabulary())?;
+    if !first.is_empty() {
+        crate::DraftSink::known(&mut sink, &first).map_err(walk::refused)?;
+    } else {
+        let lent = Lent { target, tokens: history.ids(), own: own.as_mut() };
+        if !hearing.propose(model, lent, current, &mut sink) {
+            // What a failed session offered does not count.
+            drop(sink);
+            sink = rule.sink(Desk { sampler, history, stream, room: 0 });
+        }
+    }
+    let mut built = Walked { forced: 0..first.len(), ..Walked::default() };
+    if let Some(constraint) = constraint.as_mut() {
+        let is_end = |id| ends.binary_search(&id).is_ok();
+        built = walk_drafts::<R>(&mut sink, constraint.as_mut(), first.len(), is_end)?;
+    }
+    let ids = R::drafts(&sink).ids().cloned();
+    let fed = feed(current, ids.as_ref())?;
+    let hidden = model.forward(&Batch::single(fed, base)?, &mut [target])?;
+    let logits = logits(model, &hidden)?;
+    let (law, margin) = sampler.distribution_with_margin(Rows {
+        logits: &logits,
+        columns: None,
+        history,
+        in_flight: ids.as_ref(),
+        first: 0,
+        allowed: built.allowed.as_ref(),
+    })?;
+    let verdict = rule.accept(&law, sink)?;
+    let report = match (sampler.options().logprobs, continuations(&verdict)) {
+        (Some(top), Some(next)) => Some(Report::of(&logits, ids.as_ref(), next, top)?),
+        _ => None,
+    };
+    let rows = RowFacts::of(&logits, &law, margin.as_ref(), report)?;
+    let aux = hearing.wants_hidden().then_some(hidden.aux);
+    Ok(Built { facts: verdict.with(rows), aux, forced: built.forced, extra_waits: built.extra_waits })
+}
+
+/// The tokens that the grammar forces next, cut to the room.
+fn forced_first(
+    constraint: &mut Option<Box<dyn Constraint>>,
+    room: usize,
+    vocabulary: usize,
+) -> Result<Vec<u32>> {
+    let Some(constraint) = constraint.as_mut().filter(|_| room > 0) else {
+        return Ok(Vec::new());
+    };
+    walk::forced(constraint.as_mut(), room, vocabulary)
+}
+
+/// What a grammar made of a proposal.
+#[derive(Default)]
+struct Walked {
+    /// Ids that may follow each row `[1+n,V]` bool.
+    allowed: Option<Array>,
+    forced: Range<usize>,
+    extra_waits: usize,
+}
+
+/// Masks every row, drops what follows a draft that cannot be accepted, and lengthens a proposal that fits
+/// the grammar by what the grammar forces then.
+fn walk_drafts<R: Engine>(
+    sink: &mut R::Sink<'_>,
+    constraint: &mut dyn Constraint,
+    forced_first: usize,
+    is_end: impl Fn(u32) -> bool,
+) -> Result<Walked> {
+    let mut extra_waits = 0;
+    let ids = match R::drafts(sink).host() {
+        Some(ids) => ids.to_vec(),
+        None => {
+            extra_waits = 1;
+            wait_for_drafts(R::drafts(sink))?
+        }
+    };
+    let (room, vocabulary) = (crate::DraftSink::room(sink), R::drafts(sink).vocabulary());
+    let walk = walk::walk(constraint, &ids, room, vocabulary, is_end)?;
+    let mut forced = 0..forced_first;
+    if walk.judged < ids.len() {
+        R::cut(sink, walk.judged)?;
+    } else if !walk.tail.is_empty() {
+        crate::DraftSink::known(sink, &walk.tail).map_err(walk::refused)?;
+        let start = if forced_first == ids.len() { 0 } else { ids.len() };
+        forced = start..ids.len() + walk.tail.len();
+    }
+    Ok(Walked { allowed: Some(walk.allowed()), forced, extra_waits })
+}
+
+/// The grammar's own wait, see the crate's invariants: the only place besides the round's that reads ids.
+fn wait_for_drafts(drafts: &Drafts<'_>) -> Result<Vec<u32>> {
+    match drafts.ids() {
+        Some(ids) => host_ids(ids),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// # Shapes
+/// `drafts` `[n]` → `[1,1+n]`.
+fn feed(current: u32, drafts: Option<&Array>) -> Result<Array> {
+    let current = Array::from_slice(&[current], &[1]);
+    let flat = match drafts {
+        Some(drafts) => concatenate(&[&current, drafts], 0)?,
+        None => current,
+    };
+    Ok(flat.expand_dims(0)?)
+}
+
+/// # Shapes
+/// `[1,n,E]` → `[n,V]`.
+pub(crate) fn logits(model: &dyn Model, hidden: &Hidden) -> Result<Array> {
+    let logits = model.unembed(&hidden.last)?;
+    Ok(logits.reshape(&[logits.dim(1), logits.dim(2)])?)
+}
