@@ -35,6 +35,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         ends: prompt.ends.clone(),
         policy: None,
         speculate: args.draft.draft != DraftSource::None,
+        grammar: None,
+        exact: None,
     };
     let sink = AnswerSink::new(prompt.stream(&args.stop)?, !args.json, args.logprobs.is_some());
     interrupt::listen();

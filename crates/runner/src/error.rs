@@ -102,6 +102,12 @@ pub enum RunnerError {
     /// The sampler refused.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// The grammar cannot begin an answer.
+    #[error("the grammar cannot be used: {source}")]
+    Grammar {
+        /// What the grammar says.
+        source: SampleError,
+    },
     /// MLX refused an operation.
     #[error("array operation failed: {}", .0.what())]
     Array(#[from] Exception),
@@ -118,6 +124,7 @@ impl RunnerError {
             | RunnerError::PromptTooLong { .. }
             | RunnerError::TokenOutOfRange { .. }
             | RunnerError::Boundary { .. }
+            | RunnerError::Grammar { .. }
             | RunnerError::Sample(SampleError::Option { .. })
             | RunnerError::Speculate(SpeculateError::Sample(SampleError::Option { .. })) => {
                 FailureKind::Request

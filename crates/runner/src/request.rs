@@ -1,10 +1,12 @@
 //! What a caller asks for. Plain data: it crosses threads and holds no arrays.
 
-use foretoken_sample::SamplingOptions;
+use std::sync::Arc;
+
+use foretoken_sample::{Grammar, SamplingOptions};
 use foretoken_speculate::DraftPolicy;
 
 /// One request for tokens.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// The prompt, at least one id.
     pub prompt: Vec<u32>,
@@ -22,6 +24,11 @@ pub struct Request {
     pub policy: Option<DraftPolicy>,
     /// Whether a loaded drafter may be used at all.
     pub speculate: bool,
+    /// What the answer must match.
+    pub grammar: Option<Arc<dyn Grammar>>,
+    /// Exact mode: every forward while decoding takes this many rows, so that the answer does not depend on
+    /// how many tokens a round verifies; drafts fill what is left of them.
+    pub exact: Option<usize>,
 }
 
 impl Request {
@@ -35,6 +42,8 @@ impl Request {
             ends: Vec::new(),
             policy: None,
             speculate: true,
+            grammar: None,
+            exact: None,
         }
     }
 

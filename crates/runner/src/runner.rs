@@ -163,11 +163,14 @@ impl Runner {
         let sampler = Sampler::new(request.sampling.clone(), facts.vocabulary)?;
         self.check_prompt(&request.prompt, facts.context_length.saturating_sub(1))?;
         check_boundaries(request)?;
+        let constraint = request.grammar.as_ref().map(|grammar| grammar.begin()).transpose();
+        let constraint = constraint.map_err(|source| RunnerError::Grammar { source })?;
         memory::begin_request()?;
         // A drafter with caches of its own hears every request, so that its caches stay level.
         let (model, drafter) = (self.model.clone(), self.drafter.clone());
         let (prompt, ends) = (&request.prompt, &request.ends);
         let mut state = RequestState::new(model.as_ref(), drafter.as_deref(), sampler, prompt, ends)?;
+        (state.constraint, state.width) = (constraint, request.exact);
         let look_ahead = drafter.as_ref().map_or(0, |drafter| drafter.facts().look_ahead);
         let begun = self.reuse.begin(look_ahead, &request.boundaries, &mut state);
         let lease = begun.unwrap_or_else(|| {
@@ -180,10 +183,10 @@ impl Runner {
         Ok(Opened { state, decoder, lease })
     }
 
-    /// The drafter that a request may use. Log probabilities are reported by the plain decoder only.
+    /// The drafter that a request may use.
     fn drafter_for(&self, request: &Request) -> Option<Rc<dyn Drafter>> {
         let wanted = request.speculate && self.policy_for(request) != DraftPolicy::Constant(0);
-        self.drafter.clone().filter(|_| wanted && request.sampling.logprobs.is_none())
+        self.drafter.clone().filter(|_| wanted)
     }
 
     fn policy_for(&self, request: &Request) -> DraftPolicy {

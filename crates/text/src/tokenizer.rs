@@ -57,6 +57,11 @@ impl Tokenizer {
         self.encode(rendered.text(), |range| rendered.allows(range))
     }
 
+    /// Encodes text as it stands: without a start token, and what spells a control token is plain text.
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
+        self.encode_ids(text, |_| false)
+    }
+
     /// Renders a chat with the model's own template and encodes it. A server keeps the parsed
     /// template instead (see [`Tokenizer::chat_template`]).
     pub fn encode_messages(&self, input: &ChatInput<'_>) -> Result<Vec<u32>> {
@@ -184,9 +189,14 @@ impl Tokenizer {
         Ok(Self { parts, vocabulary, raw, normalized, control })
     }
 
+    /// Ids with the start token where the tokenizer asks for one.
+    fn encode(&self, text: &str, allowed: impl Fn(&std::ops::Range<usize>) -> bool) -> Result<Vec<u32>> {
+        Ok(self.parts.ends.with_bos(self.encode_ids(text, allowed)?))
+    }
+
     /// Added tokens, normalizer, splitter and merges, in the order of huggingface/tokenizers
     /// `src/tokenizer/mod.rs`; the whole text stays one sequence throughout.
-    fn encode(&self, text: &str, allowed: impl Fn(&std::ops::Range<usize>) -> bool) -> Result<Vec<u32>> {
+    fn encode_ids(&self, text: &str, allowed: impl Fn(&std::ops::Range<usize>) -> bool) -> Result<Vec<u32>> {
         let inner = &self.parts.inner;
         let mut parts = PreTokenizedString::from(text);
         let failed = |error: tokenizers::Error| TextError::Encode { reason: error.to_string() };
@@ -204,7 +214,7 @@ impl Tokenizer {
         }
         parts.tokenize(|part| merge(inner, part.get())).map_err(failed)?;
         let encoding = parts.into_encoding(None, 0, OffsetType::None).map_err(failed)?;
-        Ok(self.parts.ends.with_bos(encoding.get_ids().to_vec()))
+        Ok(encoding.get_ids().to_vec())
     }
 }
 
