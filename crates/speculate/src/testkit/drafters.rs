@@ -214,9 +214,13 @@ pub struct TableDrafter {
 impl TableDrafter {
     /// A drafter with a table of its own.
     pub fn new(seed: u64) -> Self {
-        let v = TABLE_VOCABULARY;
-        let table = Array::from_slice(&random_logits(seed, v * v), &[v as i32, v as i32]);
-        Self { facts: facts("table"), table }
+        Self::of(&random_logits(seed, TABLE_VOCABULARY * TABLE_VOCABULARY))
+    }
+
+    /// A drafter that draws from these logits: V for each last token, V·V in all.
+    pub fn of(table: &[f32]) -> Self {
+        let v = TABLE_VOCABULARY as i32;
+        Self { facts: facts("table"), table: Array::from_slice(table, &[v, v]) }
     }
 }
 
