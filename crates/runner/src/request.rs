@@ -26,8 +26,8 @@ pub struct Request {
     pub speculate: bool,
     /// What the answer must match.
     pub grammar: Option<Arc<dyn Grammar>>,
-    /// Exact mode: every forward while decoding takes this many rows, so that the answer does not depend on
-    /// how many tokens a round verifies; drafts fill what is left of them.
+    /// Exact mode with blocks of this many rows, usually [`EXACT_WIDTH`](foretoken_speculate::EXACT_WIDTH):
+    /// plain and speculative answers then have equal bits, and every token costs a forward of a block.
     pub exact: Option<usize>,
 }
 

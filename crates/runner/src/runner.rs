@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, rc::Rc, time::Instant};
 use foretoken_cache::prefix::{PrefixCache, PrefixOptions};
 use foretoken_model_base::{MTPDefaults, Model};
 use foretoken_sample::Sampler;
-use foretoken_speculate::{Decoder, DraftPolicy, Drafter, RequestState, Statistics, make_decoder};
+use foretoken_speculate::{Decoder, DraftPolicy, Drafter, Exact, RequestState, Statistics, make_decoder};
 
 use crate::{
     Event, FinishReason, PREFILL_CHUNK, Report, Request, Result, RunnerError, Timing, TokenSink, Usage,
@@ -170,7 +170,7 @@ impl Runner {
         let (model, drafter) = (self.model.clone(), self.drafter.clone());
         let (prompt, ends) = (&request.prompt, &request.ends);
         let mut state = RequestState::new(model.as_ref(), drafter.as_deref(), sampler, prompt, ends)?;
-        (state.constraint, state.width) = (constraint, request.exact);
+        (state.constraint, state.exact) = (constraint, request.exact.map(Exact::new));
         let look_ahead = drafter.as_ref().map_or(0, |drafter| drafter.facts().look_ahead);
         let begun = self.reuse.begin(look_ahead, &request.boundaries, &mut state);
         let lease = begun.unwrap_or_else(|| {

@@ -8,7 +8,7 @@ use foretoken_sample::{Constraint, History, Sampler, SplitMix64};
 use mlx_rs::Array;
 
 use crate::{
-    Coupled, DraftPolicy, Drafter, Ratio, Result, SpeculateError, Statistics, depth::control,
+    Coupled, DraftPolicy, Drafter, Exact, Ratio, Result, SpeculateError, Statistics, depth::control,
     plain::PlainDecoder, session::Hearing, speculative::Speculative,
 };
 
@@ -34,9 +34,8 @@ pub struct RequestState {
     pub stream: SplitMix64,
     /// What the answer must match, when it is constrained; [`RequestState::new`] sets none.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// The width of every forward while decoding, in rows, when answers must not depend on how many tokens
-    /// a forward takes (exact mode); [`RequestState::new`] sets none.
-    pub width: Option<usize>,
+    /// Exact mode; [`RequestState::new`] sets none.
+    pub exact: Option<Exact>,
 }
 
 impl RequestState {
@@ -67,7 +66,7 @@ impl RequestState {
             ends,
             stream,
             constraint: None,
-            width: None,
+            exact: None,
         })
     }
 
@@ -79,6 +78,11 @@ impl RequestState {
     /// The slot of the next token to draw.
     pub(crate) fn next_slot(&self) -> usize {
         self.history.ids().len()
+    }
+
+    /// The slot of the first token that is forwarded while decoding.
+    pub(crate) fn origin(&self) -> usize {
+        self.prompt_tokens - 1
     }
 
     /// The output position, from 0, of the token at `slot`.
@@ -241,10 +245,13 @@ pub fn make_decoder(
 ) -> Result<Box<dyn Decoder>> {
     let options = request.sampler.options();
     let never = policy == DraftPolicy::Constant(0);
-    let Some(drafter) = drafter.filter(|_| !never || request.own.is_some()) else {
-        return Ok(Box::new(PlainDecoder::new(model)));
+    let at = request.target.offset();
+    let hearing = match drafter.filter(|_| !never || request.own.is_some()) {
+        Some(drafter) => Hearing::open(drafter.as_ref(), at),
+        // Blocks are forwarded by rounds, also where nobody drafts.
+        None if request.exact.is_some() => Hearing::nobody(at),
+        None => return Ok(Box::new(PlainDecoder::new(model))),
     };
-    let hearing = Hearing::open(drafter.as_ref(), request.target.offset());
     if options.coupled() {
         let rule = Coupled::new(options.seed_value()).with_margins(options.margins);
         Ok(Box::new(Speculative::new(model, hearing, rule, control(policy))))

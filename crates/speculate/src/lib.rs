@@ -13,6 +13,7 @@ mod decoder;
 mod depth;
 mod drafter;
 mod error;
+mod exact;
 #[cfg(test)]
 mod laws;
 mod lazy;
@@ -30,6 +31,7 @@ pub use decoder::{Decoder, Provenance, RequestState, Run, Token, TokenLogprobs, 
 pub use depth::DraftPolicy;
 pub use drafter::{CommittedRun, DraftCx, DraftSession, DraftSink, Drafter, DrafterFacts};
 pub use error::{DraftError, Result, SpeculateError};
+pub use exact::{EXACT_WIDTH, Exact};
 pub use lazy::Lazy;
 pub use sink::{CoupledSink, RatioSink};
 pub use stats::Statistics;

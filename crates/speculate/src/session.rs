@@ -37,6 +37,11 @@ impl Hearing {
         hearing
     }
 
+    /// No session at all.
+    pub(crate) fn nobody(at: usize) -> Self {
+        Self { session: None, facts: DrafterFacts::new("none", 0), heard: at, rest: at, ended: None }
+    }
+
     pub(crate) fn facts(&self) -> &DrafterFacts {
         &self.facts
     }

@@ -45,8 +45,10 @@ impl<R: Engine> Speculative<R> {
     /// Drafts allowed by policy, drafter, budget and context. The current token takes one row of the
     /// context, and the round's last token none.
     fn room(&self, depth: usize, request: &RequestState, remaining: usize) -> usize {
-        let context = self.model.facts().context_length.saturating_sub(request.next_slot());
-        depth.min(self.hearing.facts().max_depth).min(remaining - 1).min(context)
+        let slot = request.next_slot() - 1;
+        let context = self.model.facts().context_length.saturating_sub(slot + 1);
+        let block = request.exact.as_ref().map_or(usize::MAX, |exact| exact.room(slot, request.origin()));
+        depth.min(self.hearing.facts().max_depth).min(remaining - 1).min(context).min(block)
     }
 
     fn produce(&mut self, request: &mut RequestState, remaining: usize) -> Result<Run> {
@@ -56,7 +58,8 @@ impl<R: Engine> Speculative<R> {
         let depth = if self.hearing.alive() { self.depth.depth() } else { 0 };
         let room = self.room(depth, request, remaining);
         // A token that is already being computed is never thrown away: it goes out before the first draft.
-        if depth == 0 || room == 0 || self.plain.is_ahead() {
+        let exact = request.exact.is_some();
+        if !exact && (depth == 0 || room == 0 || self.plain.is_ahead()) {
             let stay_ahead = depth == 0 && remaining > 1;
             return self.step(request, stay_ahead);
         }

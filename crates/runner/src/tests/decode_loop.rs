@@ -63,7 +63,7 @@ fn state(ends: &[u32]) -> RequestState {
         ends: ends.to_vec(),
         stream: SplitMix64::new(0),
         constraint: None,
-        width: None,
+        exact: None,
     }
 }
 

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use foretoken_model_base::{Batch, Hidden, Model};
 use foretoken_sample::{Constraint, Rows};
-use mlx_rs::{Array, ops::concatenate};
+use mlx_rs::{
+    Array,
+    ops::{concatenate, indexing::TryIndexOp},
+};
 
 use super::{RowFacts, host_ids, judge::Report, walk};
 use crate::{
@@ -23,6 +26,8 @@ pub(super) struct Built {
     /// The drafts that the grammar made.
     pub(super) forced: Range<usize>,
     pub(super) extra_waits: usize,
+    /// Committed rows before the current token's that are forwarded again.
+    pub(super) lead: usize,
 }
 
 /// Builds the whole round. It waits only for the ids of drafts that a grammar must look at.
@@ -33,8 +38,10 @@ pub(super) fn build<R: Engine>(
     request: &mut RequestState,
     room: usize,
 ) -> Result<Built> {
-    let RequestState { target, own, sampler, history, current, stream, constraint, ends, .. } = request;
-    let (current, base) = (*current, target.offset());
+    let (origin, slot) = (request.origin(), request.next_slot() - 1);
+    let RequestState { target, own, sampler, history, current, stream, constraint, ends, exact, .. } =
+        request;
+    let current = *current;
     let mut sink = rule.sink(Desk { sampler, history, stream, room });
     let first = forced_first(constraint, room, sampler.vocabulary())?;
     if !first.is_empty() {
@@ -53,9 +60,19 @@ pub(super) fn build<R: Engine>(
         built = walk_drafts::<R>(&mut sink, constraint.as_mut(), first.len(), is_end)?;
     }
     let ids = R::drafts(&sink).ids().cloned();
-    let fed = feed(current, ids.as_ref())?;
+    let mut lead = 0;
+    let mut fed = feed(current, ids.as_ref())?;
+    if let Some(exact) = exact.as_mut() {
+        let start = exact.enter(target, slot, origin)?;
+        lead = slot - start;
+        let rows = exact.width().min(model.facts().context_length.saturating_sub(start));
+        fed = fill(&history.ids()[start..slot], &fed, rows)?;
+    }
+    let base = target.begin()?;
     let hidden = model.forward(&Batch::single(fed, base)?, &mut [target])?;
     let logits = logits(model, &hidden)?;
+    let judged = lead as i32..(lead + 1 + R::drafts(&sink).count()) as i32;
+    let logits = if exact.is_some() { logits.try_index(judged.clone())? } else { logits };
     let (law, margin) = sampler.distribution_with_margin(Rows {
         logits: &logits,
         columns: None,
@@ -70,8 +87,13 @@ pub(super) fn build<R: Engine>(
         _ => None,
     };
     let rows = RowFacts::of(&logits, &law, margin.as_ref(), report)?;
-    let aux = hearing.wants_hidden().then_some(hidden.aux);
-    Ok(Built { facts: verdict.with(rows), aux, forced: built.forced, extra_waits: built.extra_waits })
+    let aux = match hearing.wants_hidden() {
+        true if exact.is_some() => Some(hidden.aux.try_index((.., judged, ..))?),
+        true => Some(hidden.aux),
+        false => None,
+    };
+    let Walked { forced, extra_waits, .. } = built;
+    Ok(Built { facts: verdict.with(rows), aux, forced, extra_waits, lead })
 }
 
 /// The tokens that the grammar forces next, cut to the room.
@@ -141,6 +163,19 @@ fn feed(current: u32, drafts: Option<&Array>) -> Result<Array> {
         None => current,
     };
     Ok(flat.expand_dims(0)?)
+}
+
+/// A whole block: the tokens before `fed` in it, and as many ids after it as are missing. What stands
+/// there does not matter, since no row before them can see it.
+///
+/// # Shapes
+/// `fed` `[1,m]` → `[1,rows]`.
+fn fill(before: &[u32], fed: &Array, rows: usize) -> Result<Array> {
+    let known = before.len() + fed.size();
+    let before = Array::from_slice(before, &[1, before.len() as i32]);
+    let padding = vec![0_u32; rows.saturating_sub(known)];
+    let padding = Array::from_slice(&padding, &[1, padding.len() as i32]);
+    Ok(concatenate(&[&before, fed, &padding], 1)?)
 }
 
 /// # Shapes

@@ -144,6 +144,13 @@ pub(super) struct Outcome {
     pub(super) fault: Option<Fault>,
 }
 
+impl Outcome {
+    /// The tokens' ids.
+    pub(super) fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+}
+
 /// The longest accepted prefix and what follows it. Rows past the first rejection do not matter.
 /// `origin` says where the draft at a position came from.
 pub(super) fn judge(

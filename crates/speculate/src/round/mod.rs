@@ -33,7 +33,8 @@ pub(crate) struct Round {
 }
 
 /// Runs a round with at most `room` drafts. On an error no token was produced and every cache is back at
-/// the round's base offset, or poisoned when the evaluation failed.
+/// the round's base offset (in exact mode at the start of its block), or poisoned when the evaluation
+/// failed.
 pub(crate) fn round<R: Engine>(
     rule: &R,
     model: &dyn Model,
@@ -41,9 +42,9 @@ pub(crate) fn round<R: Engine>(
     request: &mut RequestState,
     room: usize,
 ) -> Result<Round> {
-    let base = begin(request)?;
+    let base = resting(request)?;
     let built = build(rule, model, hearing, request, room).inspect_err(|_| take_back(hearing, request))?;
-    let Built { facts, aux, forced, extra_waits } = built;
+    let Built { facts, aux, forced, extra_waits, lead } = built;
     let (verdict, rows) = wait(facts, aux.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
     let name = hearing.facts().name;
     let origin = |position: usize| match forced.contains(&position) {
@@ -58,7 +59,11 @@ pub(crate) fn round<R: Engine>(
             take_back(hearing, request);
             return Err(failure);
         }
-        _ => keep(&outcome, model, hearing, request, aux.as_ref(), base)?,
+        _ => {
+            request.advance(&outcome.ids()).inspect_err(|_| take_back(hearing, request))?;
+            request.target.commit(lead + 1 + outcome.kept)?;
+            keep(&outcome, model, hearing, request, aux.as_ref(), base)?;
+        }
     }
     Ok(Round {
         drafted: verdict.ids.len(),
@@ -70,14 +75,18 @@ pub(crate) fn round<R: Engine>(
     })
 }
 
-/// Opens the round's transaction; the state must rest level.
+/// Opens a transaction at the current token's slot.
 pub(crate) fn begin(request: &mut RequestState) -> Result<usize> {
-    let base = request.target.begin()?;
-    let expected = request.next_slot() - 1;
-    if base == expected {
+    resting(request)?;
+    Ok(request.target.begin()?)
+}
+
+/// The current token's slot, at which the target's caches must rest.
+fn resting(request: &RequestState) -> Result<usize> {
+    let (base, expected) = (request.target.offset(), request.next_slot() - 1);
+    if base == expected && !request.target.is_open() {
         return Ok(base);
     }
-    request.target.rollback()?;
     Err(SpeculateError::Input {
         what: "target caches",
         expected: format!("all {expected} tokens before the current one"),
@@ -104,9 +113,7 @@ fn keep(
 ) -> Result<()> {
     let rows = 1 + outcome.kept;
     let current = request.current;
-    let ids: Vec<u32> = outcome.tokens.iter().map(|t| t.id).collect();
-    request.advance(&ids).inspect_err(|_| take_back(hearing, request))?;
-    request.target.commit(rows)?;
+    let ids = outcome.ids();
     request.record(&ids);
     if outcome.unsound {
         let reason = "a draft row is not finite; check the drafter's weights".into();

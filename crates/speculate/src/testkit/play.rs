@@ -6,7 +6,7 @@ use foretoken_model_base::{Batch, Model};
 use foretoken_sample::{Grammar, Sampler, SamplingOptions};
 
 use crate::{
-    Decoder, DraftPolicy, Drafter, RequestState, Result, Run, SpeculateError, Statistics, make_decoder,
+    Decoder, DraftPolicy, Drafter, Exact, RequestState, Result, Run, SpeculateError, Statistics, make_decoder,
 };
 
 /// Tokens per prefill chunk.
@@ -27,8 +27,8 @@ pub struct Request {
     pub policy: DraftPolicy,
     /// What the answer must match.
     pub grammar: Option<Arc<dyn Grammar>>,
-    /// The width of every forward, see [`RequestState::width`].
-    pub width: Option<usize>,
+    /// Exact mode with blocks of this many rows.
+    pub exact: Option<usize>,
 }
 
 impl Request {
@@ -41,7 +41,7 @@ impl Request {
             options: SamplingOptions::greedy(),
             policy: DraftPolicy::Constant(depth),
             grammar: None,
-            width: None,
+            exact: None,
         }
     }
 }
@@ -78,7 +78,7 @@ pub fn play(model: Rc<dyn Model>, drafter: Option<Rc<dyn Drafter>>, asked: &Requ
     let mut request =
         RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &asked.ends)?;
     request.constraint = asked.grammar.as_ref().map(|grammar| grammar.begin()).transpose()?;
-    request.width = asked.width;
+    request.exact = asked.exact.map(Exact::new);
     let mut decoder = make_decoder(Rc::clone(&model), drafter, asked.policy, &request)?;
     prefill(model.as_ref(), decoder.as_mut(), &mut request)?;
     let (mut ids, mut runs, mut error) = (Vec::new(), Vec::new(), None);
