@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use foretoken_cache::CacheSet;
+use foretoken_cache::{CacheSet, Layer};
 use mlx_rs::{Array, Dtype, error::Exception};
 
 use crate::Result;
@@ -66,13 +66,19 @@ pub(crate) fn sets(got: &CacheSet, want: &CacheSet) -> Result<Option<Difference>
     Ok(got.iter().zip(&want).find_map(|(a, b)| rows(a, b)))
 }
 
-/// Everything a set holds, one entry for keys and values of each layer.
+/// Everything a set holds: keys and values of each layer, or tail and state where a layer folds the past.
 pub(crate) fn contents(set: &CacheSet) -> Result<Vec<Vec<f32>>> {
     let mut all = Vec::new();
     for layer in set.layers() {
-        if let Some(view) = layer.get().view()? {
-            all.push(floats(&view.keys)?);
-            all.push(floats(&view.values)?);
+        let arrays = match layer {
+            Layer::Recurrent(folded) => {
+                let state = folded.state()?;
+                [state.tail, state.state]
+            }
+            _ => layer.get().view()?.map_or([None, None], |view| [Some(view.keys), Some(view.values)]),
+        };
+        for array in arrays.iter().flatten() {
+            all.push(floats(array)?);
         }
     }
     Ok(all)
