@@ -34,6 +34,12 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Says something on standard error that is no failure.
+pub(crate) fn warn(text: &str) {
+    // Nobody is left to tell when standard error is closed or full.
+    let _ = writeln!(stderr(), "warning: {}", harmless(text));
+}
+
 /// Prints an error and returns the process' exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     // Nobody is left to tell when standard error is closed or full.

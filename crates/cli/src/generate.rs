@@ -1,13 +1,14 @@
 //! `foretoken generate`: one prompt, one answer.
 
 use std::{
-    io::{IsTerminal, stderr},
+    io::{IsTerminal, stderr, stdout},
     process::ExitCode,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Result;
-use foretoken_runner::{FinishReason, Report, Request};
+use foretoken_runner::{FailureKind, FinishReason, Report, Request};
+use foretoken_speculate::EXACT_WIDTH;
 use foretoken_text::StopMatcher;
 
 use crate::{
@@ -17,28 +18,44 @@ use crate::{
     json::Generated,
     load::{self, Loaded, Wanted},
     output, prompt,
-    sink::{Answer, AnswerSink},
+    sink::{Answer, AnswerSink, Show},
+    structured,
 };
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
-    let sampling = args.sampling.options(args.logprobs, fresh_seed());
+    let mut sampling = args.sampling.options(args.logprobs, fresh_seed());
     sampling.validate().map_err(Usage::new)?;
     StopMatcher::new(&args.stop).map_err(|error| Usage::new(format!("--stop: {error}")))?;
+    check_options(args)?;
+    let source = structured::read(args)?;
     let wanted = Wanted { draft: Some(&args.draft), kv_bits: args.kv_bits };
     let loaded = load::load(&args.model.model, args.model.place, wanted)?;
     let prompt = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?;
+    if !args.stop.is_empty() {
+        loaded.known.tokenizer.needed("--stop", &args.model.model)?;
+    }
+    sampling.banned.extend(structured::banned(&args.sampling.ban, &args.model.model, &loaded.known)?);
+    // What rounding could change is part of the report.
+    sampling.margins = args.json;
+    let compile = |source| structured::compile(source, &args.model.model, &loaded.known, &prompt.ends);
     let request = Request {
         prompt: prompt.ids.clone(),
         boundaries: Vec::new(),
         max_tokens: Some(args.max_tokens),
         sampling,
         ends: prompt.ends.clone(),
-        policy: None,
+        policy: load::policy(args.draft.depth, &loaded.known)?,
         speculate: args.draft.draft != DraftSource::None,
-        grammar: None,
-        exact: None,
+        grammar: source.as_ref().map(compile).transpose()?,
+        exact: args.exact.then_some(EXACT_WIDTH),
     };
-    let sink = AnswerSink::new(prompt.stream(&args.stop)?, !args.json, args.logprobs.is_some());
+    let show = Show {
+        streaming: !args.json,
+        colour: args.show_drafts && !args.json && stdout().is_terminal(),
+        logprobs: args.logprobs.is_some(),
+        provenance: args.show_drafts,
+    };
+    let sink = AnswerSink::new(prompt.stream(&args.stop)?, show);
     interrupt::listen();
     let (answer, report) = answer(&loaded, request, sink)?;
     if args.json {
@@ -59,7 +76,21 @@ fn answer(loaded: &Loaded, request: Request, mut sink: AnswerSink) -> Result<(An
         let answer = sink.finish(report.is_ok());
         (report, answer)
     })?;
-    Ok((answer?, report?))
+    let report = report.map_err(|error| match error.kind() {
+        FailureKind::Request => Usage::new(error).into(),
+        _ => anyhow::Error::from(error),
+    })?;
+    Ok((answer?, report))
+}
+
+/// Options that contradict each other.
+fn check_options(args: &GenerateArgs) -> Result<()> {
+    let (least, most) = (args.sampling.min_tokens, args.max_tokens);
+    if most > 0 && least > most {
+        let expected = format!("--min-tokens: expected at most --max-tokens {most}, got {least}");
+        return Err(Usage::new(expected).into());
+    }
+    Ok(())
 }
 
 /// Randomness for a request without a seed.

@@ -90,7 +90,7 @@ fn bare(device: crate::args::DeviceChoice) -> Result<Machine> {
 
 fn model_part(known: &Known) -> ModelPart {
     let facts = &known.facts;
-    let tokenizer = known.tokenizer.as_ref();
+    let tokenizer = known.tokenizer.get();
     ModelPart {
         family: facts.family,
         vocabulary: facts.vocabulary,

@@ -1,9 +1,10 @@
 //! The JSON that `generate` and `score` print. Field names and order are a stable interface.
 
 use foretoken_runner::{FinishReason, Report, Score};
+use foretoken_speculate::Provenance;
 use serde::Serialize;
 
-use crate::sink::Answer;
+use crate::{colour, sink::Answer};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Generated<'a> {
@@ -16,6 +17,29 @@ pub(crate) struct Generated<'a> {
     timing: Timing,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Vec<Logprob<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provenance: Option<Vec<Origin>>,
+}
+
+/// Where a token came from.
+#[derive(Debug, Serialize)]
+struct Origin {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafter: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<usize>,
+}
+
+impl From<Provenance> for Origin {
+    fn from(provenance: Provenance) -> Self {
+        let (drafter, position) = match provenance {
+            Provenance::Drafted { drafter, position } => (Some(drafter), Some(position)),
+            Provenance::Forced { position } => (None, Some(position)),
+            _ => (None, None),
+        };
+        Self { kind: colour::name(provenance), drafter, position }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -33,6 +57,7 @@ struct Speculation<'a> {
     accepted: usize,
     tokens_per_round: f64,
     estimated_plain_seconds: Option<f64>,
+    near_ties: &'a [(usize, f32)],
 }
 
 #[derive(Debug, Serialize)]
@@ -85,6 +110,7 @@ impl<'a> Generated<'a> {
                 accepted: report.statistics.accepted,
                 tokens_per_round: report.tokens_per_round(),
                 estimated_plain_seconds: report.estimated_plain_seconds,
+                near_ties: &answer.near_ties,
             },
             timing: Timing {
                 load_seconds: report.timing.load_seconds,
@@ -94,6 +120,7 @@ impl<'a> Generated<'a> {
                 decode_tokens_per_second: report.timing.decode_tokens_per_second(),
             },
             logprobs,
+            provenance: answer.provenance.as_ref().map(|all| all.iter().map(|&p| p.into()).collect()),
         }
     }
 }

@@ -7,14 +7,14 @@ use foretoken_draft_mtp as mtp;
 use foretoken_model_base::{LoadOptions, LoadReport, Model, ModelFacts, weights::ComputeType};
 use foretoken_runner::{Runner, RunnerError, Worker};
 use foretoken_speculate::{DraftPolicy, Drafter};
-use foretoken_text::Tokenizer;
 use mlx_rs::DeviceType;
 
 use crate::{
     args::{Depth, DraftArgs, DraftSource, DrafterKind, DtypeChoice, PlaceArgs},
+    failure::Usage,
     machine,
     sink::spinner,
-    tokenizer,
+    tokenizer::{self, Found},
 };
 
 /// A loaded model on its thread, and what is known about it here.
@@ -27,8 +27,9 @@ pub(crate) struct Loaded {
 pub(crate) struct Known {
     pub(crate) facts: ModelFacts,
     pub(crate) report: LoadReport,
-    /// Absent when the model has none.
-    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) tokenizer: Found,
+    /// The loaded drafter's name and the deepest proposal it makes.
+    pub(crate) drafter: Option<(&'static str, usize)>,
     pub(crate) load_seconds: f64,
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn load(model: &Path, place: PlaceArgs, wanted: Wanted<'_>) -> Result
             model.display()
         );
     }
-    let draft = wanted.draft.map(|d| (d.draft.clone(), d.drafter, d.depth));
+    let draft = wanted.draft.map(|d| (d.draft.clone(), d.drafter));
     let (path, kv_bits) = (model.to_path_buf(), wanted.kv_bits);
     let (tell, told) = channel();
     let waiting = spinner(format!("loading {}", model.display()));
@@ -76,7 +77,7 @@ fn unwrap_load(error: RunnerError) -> anyhow::Error {
 fn build(
     path: &Path,
     place: PlaceArgs,
-    draft: Option<(DraftSource, DrafterKind, Depth)>,
+    draft: Option<(DraftSource, DrafterKind)>,
     kv_bits: Option<usize>,
 ) -> Result<(Runner, Known)> {
     let started = Instant::now();
@@ -87,16 +88,16 @@ fn build(
         None => loaded.model,
     });
     let mut runner = Runner::new(model.clone());
-    if let Some((source, kind, depth)) = draft
+    if let Some((source, kind)) = draft
         && let Some(drafter) = drafter(path, source, kind, model.as_ref())?
     {
-        let policy = policy(depth, drafter.as_ref())?;
-        runner = runner.with_drafter(drafter, policy);
+        runner = runner.with_drafter(drafter, None);
     }
-    let tokenizer = tokenizer::find(path, loaded.gguf.as_deref())?;
+    let tokenizer = tokenizer::find(path, loaded.gguf.as_deref());
     let load_seconds = started.elapsed().as_secs_f64();
     let facts = model.facts().clone();
-    let known = Known { facts, report: loaded.report, tokenizer, load_seconds };
+    let drafter = runner.drafter().map(|drafter| (drafter.facts().name, drafter.facts().max_depth));
+    let known = Known { facts, report: loaded.report, tokenizer, drafter, load_seconds };
     Ok((runner.with_load_seconds(load_seconds), known))
 }
 
@@ -144,13 +145,13 @@ fn drafter(
     }
 }
 
-fn policy(depth: Depth, drafter: &dyn Drafter) -> Result<Option<DraftPolicy>> {
-    let facts = drafter.facts();
-    match depth {
-        Depth::Auto => Ok(None),
-        Depth::Constant(depth) if depth > facts.max_depth => {
-            bail!("--depth: expected at most {} for {}, got {depth}", facts.max_depth, facts.name)
+/// The policy that `--depth` asks for; `None` leaves it to the runner.
+pub(crate) fn policy(depth: Depth, known: &Known) -> Result<Option<DraftPolicy>> {
+    match (depth, known.drafter) {
+        (Depth::Auto, _) => Ok(None),
+        (Depth::Constant(depth), Some((name, most))) if depth > most => {
+            Err(Usage::new(format!("--depth: expected at most {most} for {name}, got {depth}")).into())
         }
-        Depth::Constant(depth) => Ok(Some(DraftPolicy::Constant(depth))),
+        (Depth::Constant(depth), _) => Ok(Some(DraftPolicy::Constant(depth))),
     }
 }

@@ -4,6 +4,7 @@
 //! codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 
 mod args;
+mod colour;
 mod failure;
 mod generate;
 mod inspect;
@@ -15,6 +16,7 @@ mod output;
 mod prompt;
 mod score;
 mod sink;
+mod structured;
 mod tokenizer;
 
 use std::process::ExitCode;

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use foretoken_runner::{Runner, RunnerError, Score};
 use mlx_rs::{Array, ops::concatenate};
 
 use crate::{args::ScoreArgs, json::Scored, load, output, prompt};
 
 pub(crate) fn run(args: &ScoreArgs) -> Result<()> {
+    if let Some(file) = &args.logits {
+        check_place(file)?;
+    }
     let loaded = load::load(&args.model.model, args.model.place, load::Wanted::default())?;
     let ids = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?.ids;
     let logits = args.logits.clone();
@@ -24,6 +27,18 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Fails early when a file cannot be made at this place.
+fn check_place(file: &Path) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            bail!("--logits: no folder {}; make it first, or give --logits another place", folder.display())
+        }
+        _ if file.is_dir() => bail!("--logits: {} is a folder; name a file in it", file.display()),
+        _ => Ok(()),
+    }
 }
 
 /// Runs on the worker thread.

@@ -7,11 +7,11 @@ use std::{
 };
 
 use foretoken_runner::{Event, FinishReason, TokenSink};
-use foretoken_speculate::TokenLogprobs;
+use foretoken_speculate::{Provenance, Token, TokenLogprobs};
 use foretoken_text::TextStream;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::interrupt;
+use crate::{colour, interrupt};
 
 /// Prompts shorter than this are evaluated before a bar could be read.
 const BAR_FROM: usize = 512;
@@ -24,26 +24,48 @@ pub(crate) struct Answer {
     /// Without the stop string; absent for a model without a tokenizer.
     pub(crate) text: Option<String>,
     pub(crate) logprobs: Option<Vec<TokenLogprobs>>,
+    /// Where each token came from, when asked for.
+    pub(crate) provenance: Option<Vec<Provenance>>,
+    /// Tokens that rounding could change: place and margin.
+    pub(crate) near_ties: Vec<(usize, f32)>,
+}
+
+/// Margins below this are near ties: kernels for one row and for several may sum in another order, and the
+/// scores of two tokens may then change places.
+pub(crate) const NEAR_TIE: f32 = 1e-3;
+
+/// What becomes of tokens besides being collected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Show {
+    pub(crate) streaming: bool,
+    /// Colour tokens by where they came from.
+    pub(crate) colour: bool,
+    pub(crate) logprobs: bool,
+    pub(crate) provenance: bool,
 }
 
 /// Collects an answer and, unless it is to be printed as JSON, streams it to standard output.
 pub(crate) struct AnswerSink {
     answer: Answer,
     stream: Option<TextStream>,
-    streaming: bool,
+    show: Show,
     bar: ProgressBar,
     /// The first failure to write. A closed pipe is a reader that has seen enough, not an error.
     broken: Option<io::Error>,
 }
 
 impl AnswerSink {
-    pub(crate) fn new(stream: Option<TextStream>, streaming: bool, logprobs: bool) -> Self {
+    pub(crate) fn new(stream: Option<TextStream>, show: Show) -> Self {
         let answer = Answer {
-            ids: Vec::new(),
             text: stream.is_some().then(String::new),
-            logprobs: logprobs.then(Vec::new),
+            logprobs: show.logprobs.then(Vec::new),
+            provenance: show.provenance.then(Vec::new),
+            ..Answer::default()
         };
-        Self { answer, stream, streaming, bar: ProgressBar::hidden(), broken: None }
+        if show.colour {
+            eprintln!("{}", colour::legend());
+        }
+        Self { answer, stream, show, bar: ProgressBar::hidden(), broken: None }
     }
 
     /// Ends the answer: held back text comes out, and a streamed answer ends its line. A request that
@@ -63,18 +85,34 @@ impl AnswerSink {
         }
     }
 
-    fn token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> ControlFlow<FinishReason> {
+    fn token(&mut self, token: Token) -> ControlFlow<FinishReason> {
+        let Token { id, logprobs, margin, provenance } = token;
         let first = self.answer.ids.is_empty();
+        if let Some(margin) = margin.filter(|&margin| margin < NEAR_TIE) {
+            self.answer.near_ties.push((self.answer.ids.len(), margin));
+        }
         self.answer.ids.push(id);
+        if let Some(all) = self.answer.provenance.as_mut() {
+            all.push(provenance);
+        }
         if let (Some(all), Some(one)) = (self.answer.logprobs.as_mut(), logprobs) {
             all.push(one);
         }
         let Some(stream) = self.stream.as_mut() else {
-            return self.write(&if first { id.to_string() } else { format!(",{id}") });
+            let text = if first { id.to_string() } else { format!(",{id}") };
+            return self.write(&self.coloured(text, provenance));
         };
         let piece = stream.push(id);
-        self.show(&piece.text)?;
+        if let Some(all) = self.answer.text.as_mut() {
+            all.push_str(&piece.text);
+        }
+        self.write(&self.coloured(piece.text, provenance))?;
         if piece.stopped { ControlFlow::Break(FinishReason::Stop) } else { ControlFlow::Continue(()) }
+    }
+
+    /// A token's text in the colour of where it came from.
+    fn coloured(&self, text: String, provenance: Provenance) -> String {
+        if self.show.colour && !text.is_empty() { colour::paint(&text, provenance) } else { text }
     }
 
     fn show(&mut self, text: &str) -> ControlFlow<FinishReason> {
@@ -85,7 +123,7 @@ impl AnswerSink {
     }
 
     fn write(&mut self, text: &str) -> ControlFlow<FinishReason> {
-        if !self.streaming || self.broken.is_some() || text.is_empty() {
+        if !self.show.streaming || self.broken.is_some() || text.is_empty() {
             return ControlFlow::Continue(());
         }
         let mut out = io::stdout().lock();
@@ -113,7 +151,9 @@ impl TokenSink for AnswerSink {
     fn event(&mut self, event: Event) -> ControlFlow<FinishReason> {
         match event {
             Event::Prefill { done, total } => self.progress(done, total),
-            Event::Token { id, logprobs, .. } => self.token(id, logprobs)?,
+            Event::Token { id, logprobs, margin, provenance } => {
+                self.token(Token { id, logprobs, margin, provenance })?;
+            }
             Event::SpeculationEnded { reason } => {
                 eprintln!("warning: the rest of this answer is decoded plainly: {reason}");
             }

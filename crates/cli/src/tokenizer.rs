@@ -1,13 +1,51 @@
 //! Where a model's tokenizer comes from: files beside the weights, or the metadata of a GGUF file.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use foretoken_model_base::weights::GgufMetadata;
 use foretoken_text::{GgufVocabulary, Tokenizer};
 
-/// The tokenizer of a model; absent when there is none anywhere.
-pub(crate) fn find(model: &Path, gguf: Option<&GgufMetadata>) -> Result<Option<Tokenizer>> {
+/// What became of a model's tokenizer.
+pub(crate) enum Found {
+    Tokenizer(Arc<Tokenizer>),
+    /// There is none anywhere.
+    None,
+    /// There is one that cannot be used. Token ids need none, so it is no error yet.
+    Broken(String),
+}
+
+impl Found {
+    pub(crate) fn get(&self) -> Option<&Arc<Tokenizer>> {
+        match self {
+            Found::Tokenizer(tokenizer) => Some(tokenizer),
+            _ => None,
+        }
+    }
+
+    /// The tokenizer, or why there is none; `needed` says what for.
+    pub(crate) fn needed(&self, needed: &str, model: &Path) -> Result<&Arc<Tokenizer>> {
+        match self {
+            Found::Tokenizer(tokenizer) => Ok(tokenizer),
+            Found::None => bail!(
+                "{needed} needs text, but {} has no tokenizer: add its tokenizer.json, or give token ids",
+                model.display()
+            ),
+            Found::Broken(reason) => bail!("{needed} needs text, but {reason}"),
+        }
+    }
+}
+
+/// Looks for the tokenizer of a model.
+pub(crate) fn find(model: &Path, gguf: Option<&GgufMetadata>) -> Found {
+    match read(model, gguf) {
+        Ok(Some(tokenizer)) => Found::Tokenizer(Arc::new(tokenizer)),
+        Ok(None) => Found::None,
+        Err(error) => Found::Broken(format!("{error:#}")),
+    }
+}
+
+fn read(model: &Path, gguf: Option<&GgufMetadata>) -> Result<Option<Tokenizer>> {
     if let Some(metadata) = gguf {
         return match metadata.get_strings("tokenizer.ggml.tokens") {
             Some(tokens) => Ok(Some(from_gguf(metadata, tokens)?)),

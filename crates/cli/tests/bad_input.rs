@@ -12,8 +12,17 @@ const USAGE: Option<i32> = Some(2);
 
 /// The error of a short request to a folder.
 fn error(folder: &std::path::Path, more: &[&str]) -> String {
+    failure(folder, more, FAILED)
+}
+
+/// The error of a short request that the command line itself is to blame for.
+fn usage(folder: &std::path::Path, more: &[&str]) -> String {
+    failure(folder, more, USAGE)
+}
+
+fn failure(folder: &std::path::Path, more: &[&str], code: Option<i32>) -> String {
     let output = with_model("generate", folder, &[&["--max-tokens", "2"], more].concat());
-    assert_eq!(output.status.code(), FAILED);
+    assert_eq!(output.status.code(), code, "{more:?}");
     error_of(&output)
 }
 
@@ -101,10 +110,10 @@ fn a_head_in_the_models_folder_is_found_unless_it_is_not_wanted() {
 #[test]
 fn prompts_that_cannot_be_served() {
     let model = golden("llama");
-    says(&error(&model, &["--prompt-ids", ""]), &["empty"]);
-    says(&error(&model, &["--prompt-ids", "1,160"]), &["160", "vocabulary"]);
+    says(&usage(&model, &["--prompt-ids", ""]), &["empty"]);
+    says(&usage(&model, &["--prompt-ids", "1,160"]), &["160", "vocabulary"]);
     let long = comma(&[1; 600]);
-    says(&error(&model, &["--prompt-ids", &long]), &["600", "512"]);
+    says(&usage(&model, &["--prompt-ids", &long]), &["600", "512"]);
     let folder = with_tokenizer();
     says(&error(folder.path(), &["--raw", "--prompt", "not in this vocabulary"]), &["encode"]);
     let empty = with_model("generate", folder.path(), &["--prompt", ""]);
@@ -179,5 +188,77 @@ fn logits_that_cannot_be_written_are_an_error() {
         &golden("llama"),
         &["--prompt-ids", "1,2", "--logits", "/nowhere/at/all.safetensors"],
     );
-    says(&error_of(&output), &["/nowhere/at/all.safetensors"]);
+    says(&error_of(&output), &["/nowhere/at", "--logits", "make it"]);
+}
+
+#[test]
+fn a_configuration_that_is_no_object_names_its_file_and_the_next_step() {
+    let folder = copy_of("llama");
+    write(&folder, "config.json", "[]");
+    says(&error(folder.path(), &["--prompt-ids", "1"]), &["config.json", "an object", "fetch"]);
+    let empty = tempfile::TempDir::new().expect("a temporary folder");
+    says(&error(empty.path(), &["--prompt-ids", "1"]), &["config.json", "check the path"]);
+}
+
+#[test]
+fn a_broken_tokenizer_is_no_reason_to_refuse_ids() {
+    let folder = with_tokenizer();
+    write(&folder, "tokenizer.json", "{");
+    let ask = |more: &[&str]| with_model("generate", folder.path(), &[&["--max-tokens", "3"], more].concat());
+    let output = ask(&["--prompt-ids", "1,2", "--json"]);
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    says(&warning, &["warning", "tokenizer.json"]);
+    let printed = json_of(output);
+    assert!(printed["text"].is_null() && ids(&printed["ids"]).len() == 3);
+    for more in [&["--prompt", "aa"][..], &["--prompt-ids", "1", "--stop", "x"]] {
+        says(&error_of(&ask(more)), &["tokenizer.json"]);
+    }
+}
+
+#[test]
+fn a_template_that_says_nothing_is_named() {
+    let folder = with_tokenizer();
+    write(
+        &folder,
+        "tokenizer_config.json",
+        json!({"chat_template": "{% if false %}x{% endif %}"}).to_string(),
+    );
+    says(&error(folder.path(), &["--prompt", "aa"]), &["template", "nothing", "--raw"]);
+}
+
+#[test]
+fn the_command_lines_own_faults_have_one_exit_code() {
+    let model = golden("llama");
+    let cases: [(&[&str], &str); 8] = [
+        (&["--logprobs", "9999", "--json"], "logprobs"),
+        (&["--logit-bias", "500=1"], "logit_bias"),
+        (&["--logit-bias", "3=nan"], "logit_bias"),
+        (&["--logit-bias", "3=1", "--logit-bias", "3=2"], "logit_bias"),
+        (&["--ban-ids", "400"], "banned"),
+        (&["--ban-ids", ""], "banned"),
+        (&["--min-tokens", "3"], "--min-tokens"),
+        (&["--rule", "other"], "--rule"),
+    ];
+    for (more, word) in cases {
+        says(&usage(&model, &[&["--prompt-ids", "1"], more].concat()), &[word]);
+    }
+}
+
+#[test]
+fn grammars_that_cannot_be_used_are_clear_errors() {
+    let folder = with_tokenizer();
+    configure(&folder, json!({"eos_token_id": 159}));
+    let file = |name: &str, text: &str| {
+        write(&folder, name, text);
+        folder.path().join(name).to_str().expect("text").to_owned()
+    };
+    let ask = |option: &str, file: &str| error(folder.path(), &["--prompt-ids", "1", option, file]);
+    says(&ask("--json-schema", "gone.json"), &["--json-schema", "gone.json"]);
+    says(&ask("--json-schema", &file("s.json", "{")), &["JSON schema", "cannot be read"]);
+    says(&ask("--json-schema", &file("t.json", "{\"type\":\"x\"}")), &["JSON schema", "cannot be compiled"]);
+    says(&ask("--grammar", &file("g.lark", "start: nothing")), &["Lark grammar"]);
+    says(&ask("--grammar", &file("g.regex", "(")), &["regular expression"]);
+    // A model without a tokenizer has no texts to match.
+    let schema = file("ok.json", "{}");
+    says(&error(&golden("llama"), &["--prompt-ids", "1", "--json-schema", &schema]), &["tokenizer"]);
 }

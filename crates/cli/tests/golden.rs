@@ -85,8 +85,15 @@ fn the_json_of_generate_has_exactly_the_documented_fields() {
     let fields = ["prompt_ids", "ids", "text", "finish_reason", "usage", "speculation", "timing"];
     assert_eq!(keys(&plain), fields);
     assert_eq!(keys(&plain["usage"]), ["prompt_tokens", "completion_tokens", "cached_tokens"]);
-    let speculation =
-        ["drafter", "rounds", "drafted", "accepted", "tokens_per_round", "estimated_plain_seconds"];
+    let speculation = [
+        "drafter",
+        "rounds",
+        "drafted",
+        "accepted",
+        "tokens_per_round",
+        "estimated_plain_seconds",
+        "near_ties",
+    ];
     assert_eq!(keys(&plain["speculation"]), speculation);
     assert_eq!(plain["speculation"]["drafter"], Value::Null);
     assert_eq!(plain["speculation"]["rounds"][0], serde_json::json!([0, 0]));

@@ -20,12 +20,14 @@ pub struct Config {
 impl Config {
     /// Reads `config.json`, and the end tokens of `generation_config.json`, from a folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        let mut config = Self::from_json(read_json(&folder.join("config.json"))?)?;
+        let path = folder.join("config.json");
+        let mut config =
+            Self::from_json(read_json(&path)?).map_err(|e| in_file(&path, e, "fetch the model again"))?;
         let generation = folder.join("generation_config.json");
         if generation.is_file() {
             // A broken file is an error and not a warning: without its end tokens the model would
             // start a second turn by itself.
-            let also = Self::from_json(read_json(&generation)?).map_err(|e| in_file(&generation, e))?;
+            let also = Self::from_json(read_json(&generation)?).map_err(|e| in_file(&generation, e, "repair the file, or delete it"))?;
             config.add_end_tokens(&also.end_tokens);
         }
         Ok(config)
@@ -174,14 +176,14 @@ fn end_tokens(value: &Value) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-fn in_file(path: &Path, error: ModelError) -> ModelError {
+fn in_file(path: &Path, error: ModelError, next: &'static str) -> ModelError {
     match error {
         ModelError::Config { what, expected, got } => ModelError::File {
             file: path.display().to_string(),
             what,
             expected,
             got,
-            next: "repair the file, or delete it",
+            next,
         },
         other => other,
     }

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, ModelError>;
 #[non_exhaustive]
 pub enum ModelError {
     /// A file that cannot be read at all.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {source}; check the path and who may read it")]
     Io {
         /// The file.
         path: String,

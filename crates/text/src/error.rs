@@ -70,7 +70,7 @@ pub enum TextError {
         reason: String,
     },
     /// The template itself refuses the messages. The text is the template's own.
-    #[error("{message}")]
+    #[error("the chat template refuses these messages: {message}")]
     Raised {
         /// The template's message.
         message: String,
