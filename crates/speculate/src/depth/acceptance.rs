@@ -38,7 +38,7 @@ pub(crate) struct Chance {
 }
 
 impl Position {
-    /// Takes an outcome in. Returns whether the text has changed for the better.
+    /// Takes an outcome in. Returns whether the text has changed.
     fn learn(&mut self, kept: bool, now: u64) -> bool {
         let outcome = f64::from(u8::from(kept));
         if self.count == 0.0 {
@@ -60,7 +60,7 @@ impl Position {
             return false;
         }
         (self.mean, self.count) = (self.recent, SHORT / 2.0);
-        change > 0.0
+        true
     }
 }
 
@@ -72,19 +72,14 @@ pub(crate) struct Acceptance {
 
 impl Acceptance {
     /// Takes a round in: `accepted` drafts were kept, and the one after them was not when `rejected`.
-    /// Returns whether the text has changed for the better.
+    /// Returns whether the text has changed.
     pub(crate) fn learn(&mut self, accepted: usize, rejected: bool, now: u64) -> bool {
         let judged = accepted + usize::from(rejected);
         if self.positions.len() < judged {
             self.positions.resize(judged, Position::default());
         }
         let outcomes = self.positions[..judged].iter_mut().enumerate();
-        outcomes.fold(false, |better, (i, position)| position.learn(i < accepted, now) | better)
-    }
-
-    /// Outcomes of the first position, as far as they still count.
-    pub(crate) fn evidence(&self) -> f64 {
-        self.positions.first().map_or(0.0, |p| p.count)
+        outcomes.fold(false, |changed, (i, position)| position.learn(i < accepted, now) | changed)
     }
 
     /// Chances of the first `depth` positions. A position that was seldom judged leans on the one before.
@@ -96,7 +91,8 @@ impl Acceptance {
             let count = own.count * freshness(behind);
             let weight = if index == 0 && own.count > 0.0 { WEIGHT / (1.0 + own.count) } else { WEIGHT };
             let mean = (own.mean * count + before.mean * weight) / (count + weight);
-            before = Position { mean, at: own.at.max(if own.count > 0.0 { 0 } else { before.at }), ..own };
+            let at = if own.count > 0.0 { own.at } else { before.at };
+            before = Position { mean, at, ..own };
             let certain = own.count * freshness(now.saturating_sub(own.at)) + 1.0;
             let variance = (mean * (1.0 - mean)).max(FLOOR);
             Chance { mean, high: (mean + OPTIMISM * (variance / certain).sqrt()).min(1.0) }

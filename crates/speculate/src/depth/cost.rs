@@ -1,19 +1,24 @@
 //! What a round costs at each depth: measured cells, and what follows from them for depths never tried.
 
 /// Weight of the newest measurement once a cell is settled: recent enough to follow a warming machine,
-/// and ten percent of noise leaves less than two percent in the average.
-const GAIN: f64 = 0.06;
+/// and ten percent of noise leaves one and a half in the average.
+const GAIN: f64 = 0.04;
 /// A measurement moves its cell as if it were at most this share away: one hiccup of the system must not
 /// decide the depth.
 const CLAMP: f64 = 0.25;
 /// So many clamped measurements in a row, all on one side, are no hiccup but a new cost.
 const STREAK: i32 = 3;
+/// A cell with so many measurements was right before: when it is wrong now, the machine has changed.
+const SETTLED: f64 = 6.0;
 /// Spread of one measurement, relative; what optimism assumes, not a claim about the machine.
 const SPREAD: f64 = 0.10;
 /// How many spreads optimism allows.
 const OPTIMISM: f64 = 1.5;
 /// After so many rounds without a measurement, half of a cell's certainty is left.
 pub(crate) const HALF_LIFE: f64 = 256.0;
+/// How many measurements the other depths count for: costs rarely jump from one depth to the next, single
+/// measurements often do.
+const LEANING: f64 = 2.0;
 /// Growth per draft, relative to a round's cost, while only one depth was measured and plain was not.
 const PRIOR_SLOPE: f64 = 0.05;
 
@@ -32,6 +37,8 @@ pub(crate) struct Cell {
     pub(crate) at: u64,
     /// Clamped measurements in a row, negative when they were faster.
     pub(crate) streak: i32,
+    /// The fastest of them.
+    pub(crate) fastest: f64,
 }
 
 impl Cell {
@@ -39,7 +46,7 @@ impl Cell {
         self.samples > 0.0
     }
 
-    /// Takes a measurement in. When it reveals a new cost, returns new over old.
+    /// Takes a measurement in. When it shows that the machine has changed, returns new cost over old.
     pub(crate) fn learn(&mut self, ms: f64, now: u64) -> Option<f64> {
         self.at = now;
         if !self.known() {
@@ -52,10 +59,12 @@ impl Cell {
             true if change > 0.0 => self.streak.max(0) + 1,
             true => self.streak.min(0) - 1,
         };
+        self.fastest = if self.streak.abs() > 1 { self.fastest.min(ms) } else { ms };
         if self.streak.abs() >= STREAK {
-            let old = self.ms;
-            (self.ms, self.samples, self.streak) = (ms, 1.0, 0);
-            return Some(ms / old);
+            let settled = self.samples >= SETTLED;
+            let ratio = self.fastest / self.ms;
+            (self.ms, self.samples, self.streak) = (self.fastest, 1.0, 0);
+            return settled.then_some(ratio);
         }
         // Hiccups only ever slow a round down: of two that disagree the faster one is the better witness.
         if self.samples < 2.0 && change < -CLAMP {
@@ -90,6 +99,7 @@ pub(crate) struct Curve {
     pub(crate) cells: Vec<Cell>,
 }
 
+#[derive(Debug, Clone, Copy)]
 struct Point {
     depth: f64,
     ms: f64,
@@ -121,51 +131,76 @@ impl Curve {
     /// Costs of the depths 1 to `max`; empty before the first measurement.
     ///
     /// Between measured depths costs lie on a line, past the deepest they grow with the common slope, and a
-    /// deeper round never costs less than a shallower one.
+    /// deeper round never costs less than a shallower one. A depth that was seldom measured leans on what the
+    /// others say about it.
     pub(crate) fn predict(&self, plain: &Cell, max: usize, now: u64) -> Vec<Cost> {
-        let points = self.points(plain, now);
-        let Some(last) = points.last().filter(|p| p.depth > 0.0) else {
+        let measured = self.points(plain, now);
+        if measured.last().is_none_or(|p| p.depth == 0.0) {
             return Vec::new();
-        };
-        let slope = slope(&points);
-        let cost = |depth: usize| {
-            let x = depth as f64;
-            let above = points.iter().position(|p| p.depth >= x);
-            match above.map(|i| (i.checked_sub(1).map(|i| &points[i]), &points[i])) {
-                Some((_, point)) if point.depth == x => Cost { mean: point.ms, low: point.low },
-                Some((Some(below), above)) => {
-                    let share = (x - below.depth) / (above.depth - below.depth);
-                    Cost { mean: below.ms + share * (above.ms - below.ms), low: below.low }
-                }
-                Some((None, above)) => {
-                    let mean = above.ms * (1.0 - PRIOR_SLOPE * (above.depth - x)).max(0.2);
-                    Cost { mean, low: mean.min(above.low) }
-                }
-                None => Cost { mean: last.ms + slope * (x - last.depth), low: last.low },
-            }
-        };
-        (1..=max).map(cost).collect()
-    }
-
-    /// Measured depths with plain decoding at 0, pooled until no deeper one is cheaper.
-    fn points(&self, plain: &Cell, now: u64) -> Vec<Point> {
-        let cells = std::iter::once(plain).chain(&self.cells).enumerate().filter(|(_, cell)| cell.known());
-        let mut points: Vec<Point> = cells
-            .map(|(depth, cell)| Point {
-                depth: depth as f64,
-                ms: cell.ms,
-                weight: cell.samples,
-                low: cell.low(now),
-            })
-            .collect();
+        }
+        let mut points = lean(&measured);
         pool(&mut points);
         let mut floor: f64 = 0.0;
         for point in &mut points {
             floor = floor.max(point.low);
             point.low = floor.min(point.ms);
         }
-        points
+        let slope = slope(&points);
+        (1..=max).map(|depth| estimate(&points, slope, depth as f64)).collect()
     }
+
+    /// Measured depths, with plain decoding at 0.
+    fn points(&self, plain: &Cell, now: u64) -> Vec<Point> {
+        let cells = std::iter::once(plain).chain(&self.cells).enumerate().filter(|(_, cell)| cell.known());
+        let point = |(depth, cell): (usize, &Cell)| Point {
+            depth: depth as f64,
+            ms: cell.ms,
+            weight: cell.samples,
+            low: cell.low(now),
+        };
+        cells.map(point).collect()
+    }
+}
+
+/// The cost at a depth according to `points`, the last of which is drafted.
+fn estimate(points: &[Point], slope: f64, depth: f64) -> Cost {
+    match points.iter().position(|p| p.depth >= depth) {
+        Some(at) if points[at].depth == depth => Cost { mean: points[at].ms, low: points[at].low },
+        Some(0) => {
+            let above = &points[0];
+            let mean = above.ms * (1.0 - PRIOR_SLOPE * (above.depth - depth)).max(0.2);
+            Cost { mean, low: mean.min(above.low) }
+        }
+        Some(at) => {
+            let (below, above) = (&points[at - 1], &points[at]);
+            let share = (depth - below.depth) / (above.depth - below.depth);
+            Cost { mean: below.ms + share * (above.ms - below.ms), low: below.low }
+        }
+        None => {
+            let last = &points[points.len() - 1];
+            let further = depth - last.depth;
+            Cost { mean: last.ms + slope * further, low: last.low + gentlest(points) * further }
+        }
+    }
+}
+
+/// Every drafted depth leans on what the other depths say about it.
+fn lean(measured: &[Point]) -> Vec<Point> {
+    let leaning = |at: usize| {
+        let point = measured[at];
+        let others: Vec<Point> =
+            measured.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, p)| *p).collect();
+        if point.depth == 0.0 || others.iter().filter(|p| p.depth > 0.0).count() < 2 {
+            return point;
+        }
+        let said = estimate(&others, slope(&others), point.depth);
+        // Between neighbours that differ much the step may be anywhere.
+        let doubt = (said.mean - said.low) / (SPREAD * said.mean);
+        let weight = LEANING / (1.0 + doubt * doubt);
+        let ms = (point.ms * point.weight + said.mean * weight) / (point.weight + weight);
+        Point { ms, low: point.low.min(ms), ..point }
+    };
+    (0..measured.len()).map(leaning).collect()
 }
 
 /// Pools adjacent violators (isotonic regression): neighbours that are out of order share their mean.
@@ -194,6 +229,12 @@ fn slope(points: &[Point]) -> f64 {
         _ => least_squares(&drafted),
     };
     fitted.clamp(0.0, last.ms / last.depth)
+}
+
+/// The smallest growth per draft between two neighbours: a step that was measured need not come again.
+fn gentlest(points: &[Point]) -> f64 {
+    let pairs = points.windows(2).map(|pair| (pair[1].ms - pair[0].ms) / (pair[1].depth - pair[0].depth));
+    pairs.reduce(f64::min).unwrap_or(0.0).max(0.0)
 }
 
 fn least_squares(points: &[&Point]) -> f64 {

@@ -1,15 +1,19 @@
 //! How deep to draft, and from which source. Arithmetic on numbers; holds no arrays.
 
 mod acceptance;
+mod arms;
 mod clock;
 mod cost;
 mod estimates;
 mod fixed;
+mod learner;
 mod probe;
+mod simple;
 mod throughput;
 
 pub use clock::{Clock, ScriptedClock, SystemClock};
 pub use estimates::Estimates;
+pub(crate) use simple::{DepthControl, control};
 pub use throughput::Throughput;
 
 /// The depth policy of a request.

@@ -1,31 +1,54 @@
 //! When to try what does not look best: a budget, and a pause that grows while trying does not pay.
 
+use std::collections::BTreeMap;
+
 /// Share of all time that probes may cost beyond the best known choice.
 const SHARE: f64 = 0.005;
 /// The most that may be saved up, in rounds of plain decoding: enough for one dear probe, and a long quiet
 /// time cannot turn into a burst of them.
 const SAVINGS: f64 = 8.0;
-/// What a change for the better in the text is worth at once, in rounds of plain decoding.
-const BONUS: f64 = 3.0;
-/// Rounds between two probes, at least and at most; the pause doubles with each probe that changed nothing.
-const PAUSE: u64 = 4;
-const LONGEST_PAUSE: u64 = 512;
+/// What a model is worth whose first rounds were just measured, in rounds of plain decoding.
+const NEW: f64 = 4.0;
+/// What a change of the text is worth at once: what is known of plain decoding still holds, but every depth
+/// may pay now that did not before, or the other way round.
+const CHANGED: f64 = 8.0;
+/// Rounds between two probes of any kind.
+const GAP: u64 = 6;
+/// Rounds before the same depth is probed again, at first and at most; the pause doubles with each probe that
+/// changed nothing.
+const PAUSE: u64 = 8;
+const LONGEST_PAUSE: u64 = 256;
+
+/// When one choice may be probed again.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct BackOff {
+    /// The round of the last probe.
+    pub(crate) last: u64,
+    /// Rounds to wait after it; 0 before the first.
+    pub(crate) pause: u64,
+}
+
+impl BackOff {
+    pub(crate) fn due(&self, round: u64) -> bool {
+        round >= self.last + self.pause
+    }
+
+    /// A probe begins.
+    pub(crate) fn tried(&mut self, round: u64) {
+        self.last = round;
+        self.pause = (self.pause * 2).clamp(PAUSE, LONGEST_PAUSE);
+    }
+}
 
 /// The account of probing.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Ledger {
     /// What probes may still cost, in milliseconds.
     pub(crate) credit_ms: f64,
-    /// Rounds to wait after a probe.
-    pub(crate) pause: u64,
     /// The round of the last probe.
     pub(crate) last: u64,
-}
-
-impl Default for Ledger {
-    fn default() -> Self {
-        Self { credit_ms: 0.0, pause: PAUSE, last: 0 }
-    }
+    /// By source and depth; plain decoding is depth 0 of nobody.
+    pub(crate) tries: BTreeMap<(String, usize), BackOff>,
 }
 
 impl Ledger {
@@ -36,23 +59,44 @@ impl Ledger {
 
     /// A probing round cost so much more than the best choice; less than nothing when it was better.
     pub(crate) fn spend(&mut self, ms: f64) {
-        self.credit_ms -= ms.max(0.0);
+        self.credit_ms -= ms;
     }
 
-    /// Whether it is time for a probe.
+    /// Whether a probe of this price can be saved for.
+    pub(crate) fn ever(&self, price_ms: f64, plain_ms: f64) -> bool {
+        price_ms <= (SAVINGS * plain_ms).max(self.credit_ms)
+    }
+
+    /// Whether it is time for a probe of any kind.
     pub(crate) fn due(&self, round: u64) -> bool {
-        round >= self.last + self.pause
+        round >= self.last + GAP
     }
 
-    /// A probe has ended.
-    pub(crate) fn close(&mut self, round: u64, changed: bool) {
+    /// Whether it is time for a probe of this choice.
+    pub(crate) fn due_for(&self, source: &str, depth: usize, round: u64) -> bool {
+        // Keys are few, and borrowed look-ups of a pair are not worth their trouble.
+        self.tries.get(&(source.to_owned(), depth)).is_none_or(|tried| tried.due(round))
+    }
+
+    /// A probe begins.
+    pub(crate) fn open(&mut self, source: &str, depth: usize, round: u64) {
         self.last = round;
-        self.pause = if changed { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+        self.tries.entry((source.to_owned(), depth)).or_default().tried(round);
     }
 
-    /// The text or the machine has changed: what was found not to pay may pay now.
-    pub(crate) fn alert(&mut self, plain_ms: f64) {
-        self.pause = PAUSE;
-        self.credit_ms = self.credit_ms.max(BONUS * plain_ms);
+    /// A choice proved the best: it need not wait the next time.
+    pub(crate) fn proved(&mut self, source: &str, depth: usize) {
+        self.tries.remove(&(source.to_owned(), depth));
+    }
+
+    /// The first rounds of a model were measured: most of what there is to find out is found out now.
+    pub(crate) fn known(&mut self, plain_ms: f64) {
+        self.tries.clear();
+        self.credit_ms = self.credit_ms.max(NEW * plain_ms);
+    }
+
+    /// The text has changed.
+    pub(crate) fn changed(&mut self, plain_ms: f64) {
+        self.credit_ms = self.credit_ms.max(CHANGED * plain_ms);
     }
 }
