@@ -7,14 +7,17 @@ mod cost;
 mod estimates;
 mod fixed;
 mod learner;
+mod lines;
 mod probe;
 mod simple;
 mod throughput;
+mod trace;
 
 pub use clock::{Clock, ScriptedClock, SystemClock};
 pub use estimates::Estimates;
 pub(crate) use simple::{DepthControl, control};
 pub use throughput::Throughput;
+pub use trace::{Trace, Traced};
 
 /// The depth policy of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
