@@ -5,6 +5,7 @@
 
 mod known;
 mod random;
+pub mod simulator;
 
 use std::{ops::ControlFlow, path::PathBuf, rc::Rc};
 

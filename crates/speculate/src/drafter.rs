@@ -38,12 +38,15 @@ pub struct DrafterFacts {
     pub taps: Vec<usize>,
     /// Whether [`DraftSession::extend`] may lengthen another drafter's proposal.
     pub extends: bool,
+    /// Whether a session that is opened further on brings empty caches of its own up to there by itself.
+    pub catches_up: bool,
 }
 
 impl DrafterFacts {
     /// A drafter that needs no hidden states and whose state of a slot depends on nothing after it.
     pub fn new(name: &'static str, max_depth: usize) -> Self {
-        Self { name, max_depth, look_ahead: 0, needs_hidden: false, taps: Vec::new(), extends: false }
+        let (look_ahead, taps) = (0, Vec::new());
+        Self { name, max_depth, look_ahead, needs_hidden: false, taps, extends: false, catches_up: false }
     }
 
     /// Asks for hidden states with every committed run.
@@ -61,6 +64,13 @@ impl DrafterFacts {
     /// States how many tokens past a slot the own state of that slot depends on.
     pub fn with_look_ahead(mut self, tokens: usize) -> Self {
         self.look_ahead = tokens;
+        self
+    }
+
+    /// States that a session opened at a slot rebuilds empty caches of its own from `DraftCx.tokens`, so that
+    /// this drafter can be loaded beside another one with caches.
+    pub fn with_catching_up(mut self) -> Self {
+        self.catches_up = true;
         self
     }
 
@@ -95,6 +105,16 @@ pub struct CommittedRun<'a> {
     pub slot: usize,
 }
 
+impl CommittedRun<'_> {
+    /// The slot after this run, which must begin at slot `next`: a gap in the slots is an error.
+    pub fn after(&self, next: usize) -> Result<usize, DraftError> {
+        match self.slot {
+            slot if slot == next => Ok(next + self.ids.len()),
+            got => Err(DraftError::Gap { expected: next, got }),
+        }
+    }
+}
+
 /// One request's half of a drafter.
 ///
 /// Order of calls: `committed` for each run in slot order; any number of `propose` between them, each
@@ -115,6 +135,12 @@ pub trait DraftSession {
         current: u32,
         out: &mut dyn DraftSink,
     ) -> Result<(), DraftError>;
+    /// How many tokens it could offer after `tokens`, the last of which is the current one, when it knows that
+    /// without drafting; `None` when it has to be asked. A drafter that seldom has anything to offer is then
+    /// asked only when it has. What is learned here must not matter.
+    fn ready(&self, _tokens: &[u32]) -> Option<usize> {
+        None
+    }
     /// Offers tokens that may follow `drafted`, which another drafter proposed after `current` in this round
     /// and which may all be rejected: nothing learned from them may outlive the call.
     fn extend(

@@ -6,7 +6,7 @@ use foretoken_sample::SampleError;
 use mlx_rs::error::Exception;
 
 /// The result of a decoding operation.
-pub type Result<T> = std::result::Result<T, SpeculateError>;
+pub(crate) type Result<T> = std::result::Result<T, SpeculateError>;
 
 /// A decoding failure that ends the request.
 #[derive(Debug, thiserror::Error)]

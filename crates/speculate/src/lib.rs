@@ -28,9 +28,14 @@ pub mod testkit;
 
 pub use accept::{Coupled, Ratio, Rule, Verdict};
 pub use decoder::{Decoder, Provenance, RequestState, Run, Token, TokenLogprobs, make_decoder};
-pub use depth::DraftPolicy;
+pub use depth::{
+    Choice, Clock, Controller, DraftPolicy, Estimates, Outcome, ScriptedClock, Seat, Situation, Source, SystemClock,
+    Throughput, Trace, Traced,
+};
 pub use drafter::{CommittedRun, DraftCx, DraftSession, DraftSink, Drafter, DrafterFacts};
-pub use error::{DraftError, Result, SpeculateError};
+// Not public: a glob import would hide the result type of drafters, which fail with `DraftError`.
+pub(crate) use error::Result;
+pub use error::{DraftError, SpeculateError};
 pub use exact::{EXACT_WIDTH, Exact};
 pub use lazy::Lazy;
 pub use sink::{CoupledSink, RatioSink};

@@ -9,8 +9,8 @@ use foretoken_model_base::Model;
 use foretoken_speculate::{
     Drafter,
     testkit::{
-        Breakage, Fault, FaultyDrafter, Minimal, PairDrafter, RowsDrafter, ScriptedTarget, TABLE_VOCABULARY,
-        TableDrafter, TableModel, broken,
+        Breakage, Fault, FaultyDrafter, LookUp, Minimal, PairDrafter, RowsDrafter, ScriptedTarget,
+        TABLE_VOCABULARY, TableDrafter, TableModel, broken,
         conformance::{Violation, check},
         on_cpu,
     },
@@ -38,6 +38,7 @@ fn sound_drafters_pass() {
     let row: Vec<f32> = (0..VOCABULARY).map(|i| i as f32 / 3.0).collect();
     let mut drafters: Vec<Rc<dyn Drafter>> = vec![
         Rc::new(PairDrafter::new(VOCABULARY)),
+        Rc::new(LookUp::new(VOCABULARY)),
         Rc::new(Minimal::new()),
         Rc::new(RowsDrafter::new(&row)),
         Rc::new(RowsDrafter::new(&row).block()),
@@ -45,8 +46,11 @@ fn sound_drafters_pass() {
     // Mix and Sometimes count what they did before, which a fresh session cannot know.
     drafters.extend(PATTERNS[..2].iter().map(|&pattern| drafter(pattern)));
     for drafter in drafters {
-        let verdict = check(&target, drafter.as_ref(), &PROMPT);
-        assert_eq!(verdict, Ok(()), "{}", drafter.facts().name);
+        let name = drafter.facts().name;
+        let seen = check(&target, drafter.as_ref(), &PROMPT).unwrap_or_else(|err| panic!("{name}: {err}"));
+        println!("{name}: {seen:?}");
+        assert!(seen.offered > seen.proposals / 2 && seen.proposals > seen.sessions / 2, "{name}: {seen:?}");
+        assert_eq!(seen.extended > 0, drafter.facts().extends, "{name}: {seen:?}");
     }
 }
 
@@ -54,15 +58,15 @@ fn sound_drafters_pass() {
 fn sound_drafters_pass_on_a_lazy_model() {
     on_cpu();
     let (model, prompt) = (TableModel::new(1), [1, 2, 3, 4, 5]);
-    assert_eq!(check(&model, &PairDrafter::new(TABLE_VOCABULARY), &prompt), Ok(()));
-    assert_eq!(check(&model, &TableDrafter::new(2), &prompt), Ok(()));
+    check(&model, &PairDrafter::new(TABLE_VOCABULARY), &prompt).expect("pairs conform");
+    check(&model, &TableDrafter::new(2), &prompt).expect("a table conforms");
 }
 
 #[test]
 fn sound_drafters_pass_on_a_real_network() {
     on_cpu();
     let model = foretoken_models::testkit::tiny(3).expect("a tiny model");
-    assert_eq!(check(model.as_ref(), &Minimal::new(), &PROMPT), Ok(()));
+    check(model.as_ref(), &Minimal::new(), &PROMPT).expect("conforms");
 }
 
 /// Whether the suite names the fault, not merely some fault.
@@ -85,6 +89,12 @@ fn fits(breakage: Breakage, violation: &Violation) -> bool {
         Breakage::RewindsOneTooMany => names(violation, "depth"),
         Breakage::SettlesShort => matches!(violation, Violation::Level { .. }),
         Breakage::Panics => matches!(violation, Violation::Failed { call: "propose", .. }),
+        Breakage::IgnoresStart | Breakage::ForgetsStart => names(violation, "restored"),
+        Breakage::SharesSessions => matches!(violation, Violation::Shared { .. }),
+        Breakage::LearnsDrafts => names(violation, "return of"),
+        Breakage::NeverOffers => matches!(violation, Violation::Silent { call: "propose" }),
+        Breakage::ExtendLearns => names(violation, "return of"),
+        Breakage::ExtendsPastRoom => matches!(violation, Violation::Room { .. }),
     }
 }
 
@@ -100,7 +110,7 @@ fn names(violation: &Violation, scenario: &str) -> bool {
 fn every_broken_drafter_is_refused_for_its_own_fault() {
     let target = soft_target();
     for breakage in Breakage::ALL {
-        let verdict = check(&target, &broken(VOCABULARY, breakage), &PROMPT);
+        let verdict = check(&target, broken(VOCABULARY, breakage).as_ref(), &PROMPT);
         let violation = verdict.expect_err(&format!("{breakage:?} passed"));
         println!("{breakage:?}: {violation}");
         assert!(fits(breakage, &violation), "{breakage:?} was refused because {violation}");

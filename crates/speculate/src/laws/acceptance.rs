@@ -9,13 +9,16 @@ use mlx_rs::{
 };
 
 use super::{
-    exact::{law, options},
     faulty::{Fault, Faulty, OBVIOUS},
-    fit::Fit,
     judge::{Bench, emitted},
     misleading::{favourite, misleading},
+    options,
 };
-use crate::{Coupled, DraftSink, Ratio, accept::Engine, testkit::on_cpu};
+use crate::{
+    Coupled, DraftSink, Ratio,
+    accept::Engine,
+    testkit::{Fit, exact_law, on_cpu},
+};
 
 const V: usize = 16;
 
@@ -132,7 +135,7 @@ impl Case {
         let masked = |context: usize, id: usize| filter != "mask" || allowed(context, id);
         let laws = (0..CONTEXTS).flat_map(|context| {
             let logits = &host[context * V..][..V];
-            law(logits, &options, &HISTORY, |id| masked(context, id as usize))
+            exact_law(logits, &options, &HISTORY, |id| masked(context, id as usize))
         });
         let law = laws.map(|p| p / CONTEXTS as f64).collect();
         let shape = [CONTEXTS as i32, V as i32];

@@ -4,9 +4,9 @@ use foretoken_sample::{History, Rows, Sampler};
 use mlx_rs::Array;
 
 use super::{
-    exact::options,
     faulty::{Fault, Faulty},
     judge::{Bench, emitted},
+    options,
 };
 use crate::{
     Coupled, DraftSink, Ratio,

@@ -4,16 +4,15 @@ use foretoken_sample::{History, Rows, Sampler, SamplingOptions};
 use mlx_rs::Array;
 
 use super::{
-    exact::{law, options},
     faulty::{Fault, Faulty, OBVIOUS},
-    fit::Fit,
     judge::{Bench, emitted},
     misleading::misleading,
+    options,
 };
 use crate::{
     Coupled, Ratio,
     accept::Engine,
-    testkit::{TABLE_VOCABULARY as V, TableModel, on_cpu},
+    testkit::{Fit, TABLE_VOCABULARY as V, TableModel, exact_law, on_cpu},
 };
 
 /// The prompt's last two tokens.
@@ -22,7 +21,7 @@ pub(super) const BEFORE: [u32; 2] = [3, 5];
 /// Tokens whose joint law is tested.
 pub(super) const TOKENS: usize = 3;
 
-const SEQUENCES: usize = 40_000;
+const SEQUENCES: usize = 30_000;
 
 /// The target.
 pub(super) fn table() -> TableModel {
@@ -65,7 +64,7 @@ fn filters() -> [SamplingOptions; 7] {
 fn exact(model: &TableModel, options: &SamplingOptions) -> Vec<f64> {
     joint(&BEFORE, |path| {
         let [.., before, last] = *path else { panic!("two tokens stand before each") };
-        law(model.logits(before, last), options, path, |_| true)
+        exact_law(model.logits(before, last), options, path, |_| true)
     })
 }
 

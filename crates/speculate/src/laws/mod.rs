@@ -3,10 +3,17 @@
 
 mod acceptance;
 mod broken_drafts;
-mod exact;
 mod faulty;
-mod fit;
 mod joint;
 mod judge;
 mod misleading;
 mod requests;
+
+use foretoken_sample::SamplingOptions;
+
+/// Sampling at temperature 1 with a change.
+fn options(change: impl Fn(&mut SamplingOptions)) -> SamplingOptions {
+    let mut options = SamplingOptions { temperature: 1.0, ..SamplingOptions::greedy() };
+    change(&mut options);
+    options
+}

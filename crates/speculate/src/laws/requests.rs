@@ -5,10 +5,9 @@ use std::rc::Rc;
 use foretoken_sample::{Grammar, Sampler, SamplingOptions, Seed};
 
 use super::{
-    exact::{law, options},
     faulty::{Fault, Faulty},
-    fit::Fit,
     joint::{BEFORE, TOKENS, cell, guesses, joint, table},
+    options,
 };
 use crate::{
     Coupled, Decoder, DraftPolicy, Drafter, Ratio, RequestState,
@@ -17,12 +16,13 @@ use crate::{
     session::Hearing,
     speculative::Speculative,
     testkit::{
-        Automaton, Pattern, ScriptedDrafter, TABLE_VOCABULARY as V, TableDrafter, TableModel, on_cpu, prefill,
+        Automaton, Fit, Pattern, ScriptedDrafter, TABLE_VOCABULARY as V, TableDrafter, TableModel, exact_law,
+        on_cpu, prefill,
     },
 };
 
 /// Requests per law. Each costs one or two milliseconds.
-const REQUESTS: u64 = 500;
+const REQUESTS: u64 = 400;
 
 /// Requests of a faulty rule.
 const FAULTY_REQUESTS: u64 = 1_500;
@@ -73,7 +73,7 @@ impl Asked {
                 Some(grammar) => grammar.accepts(&[&path[PROMPT.len()..], &[id]].concat()),
                 None => true,
             };
-            law(model.logits(before, last), &self.options, path, allowed)
+            exact_law(model.logits(before, last), &self.options, path, allowed)
         })
     }
 }

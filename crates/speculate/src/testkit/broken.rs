@@ -6,8 +6,8 @@ use foretoken_cache::{CacheSet, Snapshot};
 use foretoken_sample::SplitMix64;
 use mlx_rs::Array;
 
-use super::pairs::PairDrafter;
-use crate::{CommittedRun, DraftCx, DraftError, DraftSink};
+use super::{lookup::LookUp, pairs::PairDrafter};
+use crate::{CommittedRun, DraftCx, DraftError, DraftSink, Drafter};
 
 /// What a broken drafter does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +42,25 @@ pub enum Breakage {
     SettlesShort,
     /// Panics in its second round.
     Panics,
+    /// Takes every session for one that begins at slot 0.
+    IgnoresStart,
+    /// Looks at nothing before the slot that the session was opened at.
+    ForgetsStart,
+    /// Keeps committed tokens for later sessions.
+    SharesSessions,
+    /// Keeps what it proposed as if it had been committed.
+    LearnsDrafts,
+    /// Offers nothing at all.
+    NeverOffers,
+    /// Keeps what another drafter proposed as if it had been committed.
+    ExtendLearns,
+    /// Lengthens a proposal past the room.
+    ExtendsPastRoom,
 }
 
 impl Breakage {
     /// Every kind.
-    pub const ALL: [Breakage; 15] = [
+    pub const ALL: [Breakage; 22] = [
         Breakage::LeaksSnapshots,
         Breakage::LeaksArrays,
         Breakage::LeavesTransactionOpen,
@@ -62,12 +76,27 @@ impl Breakage {
         Breakage::StaleAfterMixed,
         Breakage::SettlesShort,
         Breakage::Panics,
+        Breakage::IgnoresStart,
+        Breakage::ForgetsStart,
+        Breakage::SharesSessions,
+        Breakage::LearnsDrafts,
+        Breakage::NeverOffers,
+        Breakage::ExtendLearns,
+        Breakage::ExtendsPastRoom,
     ];
 }
 
-/// A [`PairDrafter`] with one fault.
-pub fn broken(vocabulary: usize, breakage: Breakage) -> PairDrafter {
-    PairDrafter::with_breakage(vocabulary, breakage)
+/// A [`PairDrafter`] or [`LookUp`] with one fault.
+pub fn broken(vocabulary: usize, breakage: Breakage) -> Rc<dyn Drafter> {
+    match breakage {
+        Breakage::ForgetsStart
+        | Breakage::SharesSessions
+        | Breakage::LearnsDrafts
+        | Breakage::NeverOffers
+        | Breakage::ExtendLearns
+        | Breakage::ExtendsPastRoom => Rc::new(LookUp::with_breakage(vocabulary, breakage)),
+        _ => Rc::new(PairDrafter::with_breakage(vocabulary, breakage)),
+    }
 }
 
 /// What a broken drafter keeps past its sessions.
@@ -83,6 +112,14 @@ pub(super) struct Hoard {
 pub(super) struct Flaw {
     pub(super) breakage: Option<Breakage>,
     pub(super) hoard: Rc<RefCell<Hoard>>,
+    /// The slot that the session was opened at.
+    opened: usize,
+}
+
+impl From<Breakage> for Flaw {
+    fn from(breakage: Breakage) -> Self {
+        Self { breakage: Some(breakage), ..Self::default() }
+    }
 }
 
 impl Flaw {
@@ -160,19 +197,26 @@ impl Flaw {
     }
 
     /// What the flaw does after a committed run.
-    pub(super) fn after(&self, own: &mut CacheSet) -> Result<(), DraftError> {
+    pub(super) fn leave(&self, own: &mut CacheSet) -> Result<(), DraftError> {
         if self.is(Breakage::LeavesTransactionOpen) && !own.is_open() {
             own.begin()?;
         }
         Ok(())
     }
 
-    /// Whether a run in the wrong place is refused.
-    pub(super) fn check(&self, next: usize, run: &CommittedRun<'_>) -> Result<(), DraftError> {
-        match run.slot == next || self.is(Breakage::IgnoresGap) {
-            true => Ok(()),
-            false => Err(DraftError::Gap { expected: next, got: run.slot }),
+    /// The slot after a run; one in the wrong place is refused.
+    pub(super) fn after(&self, next: usize, run: &CommittedRun<'_>) -> Result<usize, DraftError> {
+        match self.breakage {
+            Some(Breakage::IgnoresGap) => run.after(run.slot),
+            Some(Breakage::IgnoresStart) if next == 0 => run.after(self.opened),
+            _ => run.after(next),
         }
+    }
+
+    /// The slot that a session opened at `at` believes in.
+    pub(super) fn start(&mut self, at: usize) -> usize {
+        self.opened = at;
+        if self.is(Breakage::IgnoresStart) { 0 } else { at }
     }
 }
 

@@ -3,14 +3,22 @@
 //! The suite drives sessions as the engine does, but decides by itself how many drafts are kept, and
 //! compares what a session knows afterwards with a fresh session that heard the same tokens at once.
 
+mod extend;
+mod sessions;
+mod violation;
+
+use std::cell::RefCell;
+
 use foretoken_model_base::Model;
 use mlx_rs::memory;
 
 use super::{
     compare::{self, Difference},
-    drive::{Drive, Keep},
+    drive::{Drive, Keep, Offer},
 };
 use crate::Drafter;
+
+pub use violation::Violation;
 
 /// Drafts per round in the scenarios; the drafter's largest depth may be smaller.
 const DEPTH: usize = 4;
@@ -18,83 +26,20 @@ const DEPTH: usize = 4;
 /// Whole requests played to see whether memory grows: MLX and the drafter may keep things of the first.
 const LEAK_CYCLES: usize = 6;
 
-/// A rule that a drafter broke.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+/// What the suite saw of a drafter that holds to every rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Violation {
-    /// The suite itself could not run.
-    #[error("the suite cannot run: {0}")]
-    Setup(String),
-    /// A legal call failed or panicked.
-    #[error("{call} failed: {reason}")]
-    Failed {
-        /// The call.
-        call: &'static str,
-        /// What it said.
-        reason: String,
-    },
-    /// Tokens were offered before any row was committed.
-    #[error("{offered} tokens were offered before any committed row")]
-    Early {
-        /// How many.
-        offered: usize,
-    },
-    /// A run out of order was accepted.
-    #[error("a committed run at slot {got} was accepted where slot {expected} follows")]
-    Gap {
-        /// The next slot in order.
-        expected: usize,
-        /// The slot reported.
-        got: usize,
-    },
-    /// More was offered than there was room for.
-    #[error("{offered} tokens were offered into room for {room}")]
-    Room {
-        /// Tokens offered, refused ones included.
-        offered: usize,
-        /// The room.
-        room: usize,
-    },
-    /// The target's caches changed.
-    #[error("{call} changed the target's caches")]
-    TargetWritten {
-        /// The call.
-        call: &'static str,
-    },
-    /// Two equal rounds offered different tokens: the drafter drew them itself.
-    #[error("two equal rounds made different offers; only the sink may draw")]
-    OwnDraw,
-    /// Later rows do not depend on the tokens drawn before them.
-    #[error("the row after a draft ignores which token was drawn")]
-    IgnoresDraws,
-    /// Something outlives its session.
-    #[error("{what} left behind after {after}")]
-    Leak {
-        /// What is left.
-        what: &'static str,
-        /// The call or scenario.
-        after: String,
-    },
-    /// The own caches do not rest where they must.
-    #[error("own caches after {after}: expected offset {expected}, got {got}")]
-    Level {
-        /// The call or scenario.
-        after: String,
-        /// Where they should rest.
-        expected: String,
-        /// Where they do.
-        got: usize,
-    },
-    /// The session's state differs from that of a fresh one with the same tokens.
-    #[error("after {after} the {what} differ from a fresh prefill by {difference}")]
-    Unlike {
-        /// The scenario.
-        after: String,
-        /// What differs.
-        what: &'static str,
-        /// By how much.
-        difference: Difference,
-    },
+pub struct Summary {
+    /// Sessions opened.
+    pub sessions: usize,
+    /// Proposals asked for.
+    pub proposals: usize,
+    /// Tokens offered in proposals; a drafter that offers none is refused.
+    pub offered: usize,
+    /// Of those, tokens offered as certain.
+    pub known: usize,
+    /// Tokens offered past the proposals of others.
+    pub extended: usize,
 }
 
 /// Rounds to play before the comparison.
@@ -107,15 +52,19 @@ const SCENARIOS: [(&str, &[Keep]); 6] = [
     ("parked rounds", &[Keep::Half, Keep::Silent, Keep::Silent, Keep::None]),
 ];
 
-/// Checks a drafter against a model; the prompt has at least four tokens.
-pub fn check(model: &dyn Model, drafter: &dyn Drafter, prompt: &[u32]) -> Result<(), Violation> {
+/// Checks a drafter against a model; the prompt has at least four tokens, and some that let the drafter offer
+/// tokens: one that never offers any is refused, since nothing was checked then.
+pub fn check(model: &dyn Model, drafter: &dyn Drafter, prompt: &[u32]) -> Result<Summary, Violation> {
     if prompt.len() < 4 {
         return Err(Violation::Setup(format!(
             "expected a prompt of at least 4 tokens, got {}",
             prompt.len()
         )));
     }
-    let suite = Suite { model, drafter, prompt };
+    let tally = RefCell::default();
+    let suite = Suite { model, drafter, prompt, tally: &tally };
+    // First of all, while the drafter has served nobody.
+    let alone = suite.alone()?;
     suite.early()?;
     suite.gap()?;
     suite.room()?;
@@ -125,19 +74,29 @@ pub fn check(model: &dyn Model, drafter: &dyn Drafter, prompt: &[u32]) -> Result
             suite.scenario(name, rounds, depth)?;
         }
     }
+    suite.extends()?;
+    suite.rejected_drafts_return()?;
     suite.cancelled()?;
-    suite.leaks()
+    suite.restored()?;
+    suite.isolated(&alone)?;
+    suite.leaks()?;
+    suite.offered(tally.take())
 }
 
 struct Suite<'a> {
     model: &'a dyn Model,
     drafter: &'a dyn Drafter,
     prompt: &'a [u32],
+    tally: &'a RefCell<Summary>,
 }
 
 impl<'a> Suite<'a> {
     fn open(&self) -> Result<Drive<'a>, Violation> {
-        Drive::open(self.model, self.drafter, self.prompt)
+        self.open_for(self.prompt)
+    }
+
+    fn open_for(&self, prompt: &'a [u32]) -> Result<Drive<'a>, Violation> {
+        Drive::open(self.model, self.drafter, prompt, self.tally)
     }
 
     /// A session that heard all but the last prompt token in chunks.
@@ -208,20 +167,32 @@ impl<'a> Suite<'a> {
             for &keep in rounds {
                 subject.round(depth, keep, &after)?;
             }
-            let mut fresh = self.open()?;
-            fresh.hear(&subject.committed, subject.current)?;
+            let mut fresh = self.like(&subject)?;
             if propose_again {
                 self.same_offers(&mut subject, &mut fresh, depth, &after)?;
                 after.push_str(" and an all-rejected round");
             }
-            subject.settle(Some(subject.current), &after)?;
-            fresh.settle(Some(fresh.current), "a prefill")?;
-            self.same_own(&subject, &fresh, &after)?;
-            subject.finish(&after)?;
+            self.same_rest(subject, fresh, &after)?;
         }
         Ok(())
     }
 
+    /// A fresh session that heard the same tokens at once.
+    fn like(&self, subject: &Drive<'a>) -> Result<Drive<'a>, Violation> {
+        let mut fresh = self.open_for(subject.prompt)?;
+        fresh.hear(&subject.committed, subject.current)?;
+        Ok(fresh)
+    }
+
+    /// Settles both sessions and compares what is left.
+    fn same_rest(&self, mut subject: Drive<'a>, mut fresh: Drive<'a>, after: &str) -> Result<(), Violation> {
+        subject.settle(Some(subject.current), after)?;
+        fresh.settle(Some(fresh.current), "a prefill")?;
+        self.same_own(&subject, &fresh, after)?;
+        subject.finish(after)
+    }
+
+    /// Asks both sessions for a proposal, compares what they offer, and rejects it.
     fn same_offers(
         &self,
         subject: &mut Drive<'a>,
@@ -231,14 +202,8 @@ impl<'a> Suite<'a> {
     ) -> Result<(), Violation> {
         let offer = subject.propose(depth, &[])?;
         let want = fresh.propose(depth, &offer.ids)?;
-        let unlike = |what, difference| Err(Violation::Unlike { after: after.into(), what, difference });
-        if offer.ids.len() != want.ids.len() || offer.known != want.known {
-            return unlike("offers", Difference::Ids);
-        }
-        for (row, wanted) in offer.rows.iter().zip(&want.rows) {
-            if let Some(difference) = compare::rows(row, wanted) {
-                return unlike("draft logits", difference);
-            }
+        if let Some((what, difference)) = unlike(&offer, &want) {
+            return Err(Violation::Unlike { after: after.into(), what, difference });
         }
         // Every proposal is followed by a committed run.
         subject.commit(&offer.ids, Keep::None, after)?;
@@ -298,4 +263,22 @@ impl<'a> Suite<'a> {
             false => Ok(()),
         }
     }
+
+    /// What was offered at all is what was checked.
+    fn offered(&self, seen: Summary) -> Result<Summary, Violation> {
+        match self.drafter.facts().extends {
+            _ if seen.offered == 0 => Err(Violation::Silent { call: "propose" }),
+            true if seen.extended == 0 => Err(Violation::Silent { call: "extend" }),
+            _ => Ok(seen),
+        }
+    }
+}
+
+/// How two offers differ.
+fn unlike(offer: &Offer, want: &Offer) -> Option<(&'static str, Difference)> {
+    if offer.ids.len() != want.ids.len() || offer.known != want.known {
+        return Some(("offers", Difference::Ids));
+    }
+    let differ = offer.rows.iter().zip(&want.rows).find_map(|(row, wanted)| compare::rows(row, wanted));
+    differ.map(|difference| ("draft logits", difference))
 }

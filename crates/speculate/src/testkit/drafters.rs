@@ -18,14 +18,6 @@ fn facts(name: &'static str) -> DrafterFacts {
     DrafterFacts::new(name, MAX_DEPTH)
 }
 
-/// Checks that a run follows the one before it.
-fn follows(next: usize, run: &CommittedRun<'_>) -> Result<(), DraftError> {
-    match run.slot {
-        slot if slot == next => Ok(()),
-        got => Err(DraftError::Gap { expected: next, got }),
-    }
-}
-
 /// Which of its tokens a [`ScriptedDrafter`] gets right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
@@ -40,8 +32,6 @@ pub enum Pattern {
 }
 
 /// Knows what the target wants and offers it, or not, as point masses.
-///
-/// `next` gets every token from slot `at` on, so open it at slot 0.
 pub struct ScriptedDrafter {
     facts: DrafterFacts,
     pattern: Pattern,
@@ -75,8 +65,8 @@ impl Drafter for ScriptedDrafter {
             vocabulary: self.vocabulary as u32,
             next: Rc::clone(&self.next),
             drawn: self.drawn,
-            tokens: Vec::new(),
             at,
+            heard: at,
             offered: 0,
             rounds: 0,
         }))
@@ -88,8 +78,8 @@ struct Scripted {
     vocabulary: u32,
     next: Next,
     drawn: bool,
-    tokens: Vec<u32>,
     at: usize,
+    heard: usize,
     offered: usize,
     rounds: usize,
 }
@@ -107,17 +97,16 @@ impl Scripted {
 impl DraftSession for Scripted {
     fn propose(
         &mut self,
-        _: &mut DraftCx<'_>,
-        current: u32,
+        cx: &mut DraftCx<'_>,
+        _current: u32,
         out: &mut dyn DraftSink,
     ) -> Result<(), DraftError> {
         self.rounds += 1;
         let silent = self.pattern == Pattern::Sometimes && self.rounds.is_multiple_of(2);
-        if silent || self.tokens.is_empty() {
+        if silent || self.heard == self.at {
             return Ok(());
         }
-        let mut path = self.tokens.clone();
-        path.push(current);
+        let mut path = cx.tokens.to_vec();
         while out.room() > 0 {
             let right = (self.next)(&path) % self.vocabulary;
             let id = (right + u32::from(self.wrong())) % self.vocabulary;
@@ -132,8 +121,7 @@ impl DraftSession for Scripted {
     }
 
     fn committed(&mut self, _: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        follows(self.at + self.tokens.len(), &run)?;
-        self.tokens.extend_from_slice(run.ids);
+        self.heard = run.after(self.heard)?;
         Ok(())
     }
 }
@@ -198,8 +186,7 @@ impl DraftSession for FixedRows {
     }
 
     fn committed(&mut self, _: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        follows(self.heard, &run)?;
-        self.heard += run.ids.len();
+        self.heard = run.after(self.heard)?;
         Ok(())
     }
 }
@@ -255,8 +242,7 @@ impl DraftSession for TableSession {
     }
 
     fn committed(&mut self, _: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        follows(self.heard, &run)?;
-        self.heard += run.ids.len();
+        self.heard = run.after(self.heard)?;
         Ok(())
     }
 }
@@ -308,8 +294,7 @@ impl DraftSession for MinimalSession {
     }
 
     fn committed(&mut self, _: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        follows(self.heard, &run)?;
-        self.heard += run.ids.len();
+        self.heard = run.after(self.heard)?;
         Ok(())
     }
 }

@@ -1,13 +1,19 @@
 //! Drives one session as the engine does, with verdicts from a script.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use foretoken_cache::CacheSet;
 use foretoken_model_base::{Batch, DraftVocabulary, Hidden, Model};
 use mlx_rs::{Array, ops::indexing::TryIndexOp};
 
-use super::{compare, conformance::Violation};
-use crate::{CommittedRun, DraftCx, DraftError, DraftSession, DraftSink, Drafter};
+use super::{
+    compare,
+    conformance::{Summary, Violation},
+};
+use crate::{CommittedRun, DraftCx, DraftError, DraftSession, DraftSink, Drafter, DrafterFacts};
 
 /// How many drafts of a round are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +23,18 @@ pub(crate) enum Keep {
     All,
     /// Nothing was proposed: drafting is off.
     Silent,
+}
+
+impl Keep {
+    /// What a round with this verdict is called.
+    pub(crate) fn round(self) -> &'static str {
+        match self {
+            Keep::None => "an all-rejected round",
+            Keep::Half => "a half-accepted round",
+            Keep::All => "an all-accepted round",
+            Keep::Silent => "a round without drafts",
+        }
+    }
 }
 
 /// What a proposal offered.
@@ -97,15 +115,17 @@ impl DraftSink for Probe<'_> {
 /// One session with its caches.
 pub(crate) struct Drive<'a> {
     model: &'a dyn Model,
-    max_depth: usize,
-    needs_hidden: bool,
+    facts: DrafterFacts,
+    tally: &'a RefCell<Summary>,
     target: CacheSet,
     pub(crate) own: Option<CacheSet>,
     session: Option<Box<dyn DraftSession>>,
-    prompt: &'a [u32],
+    pub(crate) prompt: &'a [u32],
     /// Tokens in the target's caches.
     pub(crate) committed: Vec<u32>,
     pub(crate) current: u32,
+    /// Tokens after the current one are known: the prompt is being read.
+    ahead: bool,
 }
 
 impl<'a> Drive<'a> {
@@ -113,24 +133,37 @@ impl<'a> Drive<'a> {
         model: &'a dyn Model,
         drafter: &'a dyn Drafter,
         prompt: &'a [u32],
+        tally: &'a RefCell<Summary>,
     ) -> Result<Self, Violation> {
         let session = guard("open", || drafter.open(0))?;
+        tally.borrow_mut().sessions += 1;
         Ok(Self {
             model,
-            max_depth: drafter.facts().max_depth,
-            needs_hidden: drafter.facts().needs_hidden,
+            facts: drafter.facts().clone(),
+            tally,
             target: model.make_caches(),
             own: drafter.make_caches(),
             session: Some(session),
             prompt,
             committed: Vec::new(),
             current: prompt[prompt.len() - 1],
+            ahead: false,
         })
     }
 
-    /// Commits all but the last prompt token in chunks of these sizes and the rest.
+    /// Opens the session of the next request, whose prompt begins with what this one left in the caches.
+    pub(crate) fn reopen(mut self, drafter: &dyn Drafter) -> Result<Self, Violation> {
+        let at = self.committed.len();
+        self.session = Some(guard("open", || drafter.open(at))?);
+        self.tally.borrow_mut().sessions += 1;
+        self.current = self.prompt[self.prompt.len() - 1];
+        Ok(self)
+    }
+
+    /// Commits what is left of the prompt, all but its last token, in chunks of these sizes and the rest.
     pub(crate) fn prefill(&mut self, chunks: &[usize]) -> Result<(), Violation> {
-        let mut left = &self.prompt[..self.prompt.len() - 1];
+        let mut left = &self.prompt[self.committed.len()..self.prompt.len() - 1];
+        self.ahead = true;
         for &size in chunks.iter().chain([&usize::MAX]) {
             let (chunk, rest) = left.split_at(size.min(left.len()));
             if !chunk.is_empty() {
@@ -138,6 +171,7 @@ impl<'a> Drive<'a> {
             }
             left = rest;
         }
+        self.ahead = false;
         Ok(())
     }
 
@@ -152,16 +186,42 @@ impl<'a> Drive<'a> {
         let mut probe = Probe { room, forced, offer: Offer::default() };
         let current = self.current;
         self.call("propose", |session, cx| session.propose(cx, current, &mut probe))?;
+        let mut tally = self.tally.borrow_mut();
+        tally.proposals += 1;
+        tally.offered += probe.offer.ids.len();
+        tally.known += probe.offer.known.len();
+        Ok(probe.offer)
+    }
+
+    /// Asks for tokens after a proposal that another drafter made.
+    pub(crate) fn extend(&mut self, room: usize, drafted: &[u32]) -> Result<Offer, Violation> {
+        let mut probe = Probe { room, forced: &[], offer: Offer::default() };
+        let current = self.current;
+        self.call("extend", |session, cx| session.extend(cx, current, drafted, &mut probe))?;
+        self.tally.borrow_mut().extended += probe.offer.ids.len();
         Ok(probe.offer)
     }
 
     /// One round whose verdict is scripted.
     pub(crate) fn round(&mut self, depth: usize, keep: Keep, after: &str) -> Result<(), Violation> {
+        self.played(depth, keep, after).map(drop)
+    }
+
+    /// One round whose verdict is scripted, and what was offered in it.
+    pub(crate) fn played(&mut self, depth: usize, keep: Keep, after: &str) -> Result<Offer, Violation> {
         let offer = match keep {
             Keep::Silent => Offer::default(),
-            _ => self.propose(depth.min(self.max_depth), &[])?,
+            _ => self.propose(depth.min(self.facts.max_depth), &[])?,
         };
-        self.commit(&offer.ids, keep, after)
+        self.commit(&offer.ids, keep, after)?;
+        Ok(offer)
+    }
+
+    /// A round without drafts after which `next` is the current token.
+    pub(crate) fn step(&mut self, next: u32, after: &str) -> Result<(), Violation> {
+        let fed = [self.current];
+        self.current = next;
+        self.commit_tokens(&fed, 1, after)
     }
 
     /// Verifies a proposal and keeps as many drafts as the script says.
@@ -184,7 +244,7 @@ impl<'a> Drive<'a> {
         let hidden = self.forward(fed, kept).map_err(|err| Violation::Setup(err.to_string()))?;
         let ids = &fed[..kept];
         self.committed.extend(ids);
-        let shown = self.needs_hidden.then_some(&hidden);
+        let shown = self.facts.needs_hidden.then_some(&hidden);
         self.call("committed", |session, cx| {
             session.committed(cx, CommittedRun { ids, hidden: shown, slot })
         })?;
@@ -194,7 +254,10 @@ impl<'a> Drive<'a> {
     fn forward(&mut self, fed: &[u32], kept: usize) -> crate::Result<Array> {
         self.target.begin()?;
         let batch = Batch::from_ids(fed, self.committed.len())?;
-        let Hidden { aux, .. } = self.model.forward(&batch, &mut [&mut self.target])?;
+        let Hidden { aux, .. } = match self.model.taps().filter(|_| !self.facts.taps.is_empty()) {
+            Some(taps) => taps.forward_tapped(&batch, &mut [&mut self.target], &self.facts.taps)?,
+            None => self.model.forward(&batch, &mut [&mut self.target])?,
+        };
         aux.eval()?;
         self.target.commit(kept)?;
         Ok(aux.try_index((.., ..kept as i32, ..))?)
@@ -265,7 +328,10 @@ impl<'a> Drive<'a> {
         let before = compare::fingerprint(&self.target).map_err(setup)?;
         let session =
             self.session.as_mut().ok_or_else(|| Violation::Setup("the session is finished".into()))?;
-        let tokens: Vec<u32> = self.committed.iter().copied().chain([self.current]).collect();
+        let tokens = match self.ahead {
+            true => self.prompt.to_vec(),
+            false => [self.committed.as_slice(), &[self.current]].concat(),
+        };
         let mut cx =
             DraftCx { model: self.model, target: &self.target, tokens: &tokens, own: self.own.as_mut() };
         guard(name, || call(session.as_mut(), &mut cx))?;

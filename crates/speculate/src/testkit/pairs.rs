@@ -3,8 +3,6 @@
 //! Slot S of the cache pairs the token at S + 1 with the target's hidden state at S. Draft logits depend
 //! on every pair, so one that is missing, stale or doubled changes what is proposed.
 
-use std::rc::Rc;
-
 use foretoken_cache::{CacheSet, KvCache, Layer, SetId, View};
 use mlx_rs::{
     Array, Dtype,
@@ -35,8 +33,7 @@ impl PairDrafter {
     }
 
     pub(super) fn with_breakage(vocabulary: usize, breakage: Breakage) -> Self {
-        let flaw = Flaw { breakage: Some(breakage), hoard: Rc::default() };
-        Self { flaw, ..Self::new(vocabulary) }
+        Self { flaw: breakage.into(), ..Self::new(vocabulary) }
     }
 }
 
@@ -50,6 +47,8 @@ impl Drafter for PairDrafter {
     }
 
     fn open(&self, at: usize) -> Result<Box<dyn DraftSession>, DraftError> {
+        let mut flaw = self.flaw.clone();
+        let at = flaw.start(at);
         Ok(Box::new(PairSession {
             vocabulary: self.vocabulary,
             at,
@@ -58,7 +57,7 @@ impl Drafter for PairDrafter {
             waiting: None,
             offered: 0,
             rounds: 0,
-            flaw: self.flaw.clone(),
+            flaw,
         }))
     }
 }
@@ -99,7 +98,7 @@ impl DraftSession for PairSession {
     }
 
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        self.flaw.check(self.next, &run)?;
+        let next = self.flaw.after(self.next, &run)?;
         self.flaw.heard(cx)?;
         let hidden = run.hidden.ok_or_else(|| DraftError::Other("no hidden states".into()))?;
         let own = own(cx)?;
@@ -116,8 +115,8 @@ impl DraftSession for PairSession {
         }
         self.written += fresh.max(stale);
         self.waiting = Some(hidden.try_index((.., -1.., ..))?);
-        self.next = run.slot + run.ids.len();
-        self.flaw.after(own)
+        self.next = next;
+        self.flaw.leave(own)
     }
 
     fn settle(&mut self, cx: &mut DraftCx<'_>, next: Option<u32>) -> Result<(), DraftError> {

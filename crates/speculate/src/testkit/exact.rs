@@ -2,16 +2,9 @@
 
 use foretoken_sample::SamplingOptions;
 
-/// Sampling at temperature 1 with a change.
-pub(super) fn options(change: impl Fn(&mut SamplingOptions)) -> SamplingOptions {
-    let mut options = SamplingOptions { temperature: 1.0, ..SamplingOptions::greedy() };
-    change(&mut options);
-    options
-}
-
-/// The law of the token after `seen`: penalties, bans and masks, top-k, temperature and softmax, top-p,
-/// min-p, renormalisation.
-pub(super) fn law(
+/// The law of the token after `seen`, written down once more and slowly: penalties, bans and masks, top-k, temperature and softmax, top-p,
+/// min-p, renormalisation. The temperature is above 0, and biases and early end tokens are not known here.
+pub fn exact_law(
     logits: &[f32],
     options: &SamplingOptions,
     seen: &[u32],

@@ -3,9 +3,9 @@
 /// The share of honest samples that may lie above the bound.
 const RISK: f64 = 0.001;
 
-/// A sample beside its law.
+/// A sample beside its law: the total variation between them, and its bound.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fit {
+pub struct Fit {
     /// ½ Σ |share − p|.
     variation: f64,
     /// See [`bound`].
@@ -15,7 +15,11 @@ pub(super) struct Fit {
 }
 
 impl Fit {
-    pub(super) fn of(counts: &[usize], law: &[f64]) -> Self {
+    /// Counts of n independent samples beside the probabilities of their cells.
+    ///
+    /// # Panics
+    /// Counts and law have different lengths.
+    pub fn of(counts: &[usize], law: &[f64]) -> Self {
         assert_eq!(counts.len(), law.len());
         let total = counts.iter().sum::<usize>() as f64;
         let cells = || counts.iter().zip(law);
@@ -28,7 +32,7 @@ impl Fit {
 
     /// Like [`of`](Self::of) for few samples: neighbouring cells count as one until they are expected `least`
     /// times, which lowers the bound. Impossible cells stay apart.
-    pub(super) fn merged(counts: &[usize], law: &[f64], least: f64) -> Self {
+    pub fn merged(counts: &[usize], law: &[f64], least: f64) -> Self {
         let total = counts.iter().sum::<usize>() as f64;
         let impossible = counts.iter().zip(law).filter(|&(_, &p)| p == 0.0).map(|(count, _)| count).sum();
         let (mut fewer, mut merged) = (vec![impossible], vec![0.0]);
@@ -45,12 +49,13 @@ impl Fit {
         Self::of(&fewer, &merged)
     }
 
-    pub(super) fn holds(&self) -> bool {
+    /// No impossible sample, and a variation that chance explains.
+    pub fn holds(&self) -> bool {
         self.impossible == 0 && self.variation < self.bound
     }
 
     /// The variation as a share of what chance allows; a faulty rule's must be well above 1.
-    pub(super) fn share(&self) -> f64 {
+    pub fn share(&self) -> f64 {
         self.variation / self.bound
     }
 }
@@ -66,22 +71,27 @@ fn bound(law: &[f64], total: f64) -> f64 {
     mean + ((1.0 / RISK).ln() / (2.0 * total)).sqrt()
 }
 
-#[test]
-fn the_bound_is_that_of_a_coin() {
-    // ½ (½ + ½) / √n + √(ln 1000 / 2n).
-    let fit = Fit::of(&[5_000, 5_000], &[0.5, 0.5]);
-    assert!((fit.bound - (0.005 + 0.018_585)).abs() < 1e-6, "{fit:?}");
-    assert!(fit.holds() && fit.variation == 0.0);
-    assert!(Fit::of(&[6_000, 4_000], &[0.5, 0.5]).share() > 4.0);
-    assert!(!Fit::of(&[9_999, 1], &[1.0, 0.0]).holds(), "an impossible token is never chance");
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[test]
-fn neighbours_merge_until_they_are_frequent() {
-    let law = [0.9, 0.05, 0.0, 0.05];
-    let counts = [90, 9, 0, 1];
-    let (apart, merged) = (Fit::of(&counts, &law), Fit::merged(&counts, &law, 8.0));
-    assert!((apart.variation - 0.04).abs() < 1e-12 && merged.variation < 1e-12);
-    assert!(merged.bound < apart.bound && merged.holds());
-    assert!(!Fit::merged(&[90, 9, 1, 0], &law, 8.0).holds(), "an impossible cell is not a rare one");
+    #[test]
+    fn the_bound_is_that_of_a_coin() {
+        // ½ (½ + ½) / √n + √(ln 1000 / 2n).
+        let fit = Fit::of(&[5_000, 5_000], &[0.5, 0.5]);
+        assert!((fit.bound - (0.005 + 0.018_585)).abs() < 1e-6, "{fit:?}");
+        assert!(fit.holds() && fit.variation == 0.0);
+        assert!(Fit::of(&[6_000, 4_000], &[0.5, 0.5]).share() > 4.0);
+        assert!(!Fit::of(&[9_999, 1], &[1.0, 0.0]).holds(), "an impossible token is never chance");
+    }
+
+    #[test]
+    fn neighbours_merge_until_they_are_frequent() {
+        let law = [0.9, 0.05, 0.0, 0.05];
+        let counts = [90, 9, 0, 1];
+        let (apart, merged) = (Fit::of(&counts, &law), Fit::merged(&counts, &law, 8.0));
+        assert!((apart.variation - 0.04).abs() < 1e-12 && merged.variation < 1e-12);
+        assert!(merged.bound < apart.bound && merged.holds());
+        assert!(!Fit::merged(&[90, 9, 1, 0], &law, 8.0).holds(), "an impossible cell is not a rare one");
+    }
 }

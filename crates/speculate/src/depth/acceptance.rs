@@ -1,0 +1,102 @@
+//! How likely a draft is kept, given that all before it were: one estimate per position.
+
+use super::cost::freshness;
+
+/// Before any round, a draft is as good as a coin that leans to it: good heads lie above, poor ones are
+/// found out within a few rounds.
+const PRIOR: f64 = 0.6;
+/// How many rounds the prior, or the position before, counts for.
+const WEIGHT: f64 = 2.0;
+/// Rounds that the settled estimate looks back on: three percent of spread at worst, which costs less than
+/// a percent of speed.
+const LONG: f64 = 160.0;
+/// Rounds that the watchful estimate looks back on: few enough to notice a change of text within a line.
+const SHORT: f64 = 12.0;
+/// So many spreads apart, the two estimates do not describe the same text any more.
+const ALARM: f64 = 3.5;
+/// Variance that is assumed at least: a run of equal outcomes proves no certainty.
+const FLOOR: f64 = 0.02;
+/// How many spreads optimism allows.
+const OPTIMISM: f64 = 1.5;
+
+/// The estimate of one position.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Position {
+    pub(crate) mean: f64,
+    pub(crate) count: f64,
+    /// The mean over the last few outcomes.
+    pub(crate) recent: f64,
+    /// The round of the last outcome.
+    pub(crate) at: u64,
+}
+
+/// The chance of a draft, and the highest one that the outcomes leave believable.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Chance {
+    pub(crate) mean: f64,
+    pub(crate) high: f64,
+}
+
+impl Position {
+    /// Takes an outcome in. Returns whether the text has changed.
+    fn learn(&mut self, kept: bool, now: u64) -> bool {
+        let outcome = f64::from(u8::from(kept));
+        if self.count == 0.0 {
+            *self = Self { mean: outcome, count: 1.0, recent: outcome, at: now };
+            return false;
+        }
+        let age = now.saturating_sub(self.at);
+        // What was learned long ago counts less than what comes now.
+        self.count = (self.count * freshness(age)).max(1.0).min(self.count);
+        self.at = now;
+        self.count = (self.count + 1.0).min(LONG);
+        self.mean += (outcome - self.mean) / self.count;
+        self.recent += (outcome - self.recent) / self.count.min(SHORT);
+        let variance = (self.mean * (1.0 - self.mean)).max(FLOOR);
+        // The variance of an exponential average over n outcomes is 1/(2n − 1) of one outcome's.
+        let spread = (variance / (2.0 * SHORT - 1.0)).sqrt();
+        let change = self.recent - self.mean;
+        if self.count <= SHORT || change.abs() <= ALARM * spread {
+            return false;
+        }
+        (self.mean, self.count) = (self.recent, SHORT / 2.0);
+        true
+    }
+}
+
+/// One drafter's positions.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Acceptance {
+    pub(crate) positions: Vec<Position>,
+}
+
+impl Acceptance {
+    /// Takes a round in: `accepted` drafts were kept, and the one after them was not when `rejected`.
+    /// Returns whether the text has changed.
+    pub(crate) fn learn(&mut self, accepted: usize, rejected: bool, now: u64) -> bool {
+        let judged = accepted + usize::from(rejected);
+        if self.positions.len() < judged {
+            self.positions.resize(judged, Position::default());
+        }
+        let outcomes = self.positions[..judged].iter_mut().enumerate();
+        outcomes.fold(false, |changed, (i, position)| position.learn(i < accepted, now) | changed)
+    }
+
+    /// Chances of the first `depth` positions. A position that was seldom judged leans on the one before.
+    pub(crate) fn chances(&self, depth: usize, now: u64) -> Vec<Chance> {
+        let mut before = Position { mean: PRIOR, at: now, ..Position::default() };
+        let chance = |index: usize| {
+            let own = self.positions.get(index).copied().unwrap_or_default();
+            let behind = if index == 0 { 0 } else { before.at.saturating_sub(own.at) };
+            let count = own.count * freshness(behind);
+            let weight = if index == 0 && own.count > 0.0 { WEIGHT / (1.0 + own.count) } else { WEIGHT };
+            let mean = (own.mean * count + before.mean * weight) / (count + weight);
+            let at = if own.count > 0.0 { own.at } else { before.at };
+            before = Position { mean, at, ..own };
+            let certain = own.count * freshness(now.saturating_sub(own.at)) + 1.0;
+            let variance = (mean * (1.0 - mean)).max(FLOOR);
+            Chance { mean, high: (mean + OPTIMISM * (variance / certain).sqrt()).min(1.0) }
+        };
+        (0..depth).map(chance).collect()
+    }
+}
