@@ -28,7 +28,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     StopMatcher::new(&args.stop).map_err(|error| Usage::new(format!("--stop: {error}")))?;
     check_options(args)?;
     let source = structured::read(args)?;
-    let wanted = Wanted { draft: Some(&args.draft), kv_bits: args.kv_bits };
+    let draft = (&args.draft.draft, args.draft.drafter);
+    let wanted = Wanted { draft: Some(draft), kv_bits: args.kv_bits, look_up: false };
     let loaded = load::load(&args.model.model, args.model.place, wanted)?;
     let prompt = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?;
     if !args.stop.is_empty() {

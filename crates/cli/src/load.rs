@@ -3,14 +3,14 @@
 use std::{path::Path, rc::Rc, sync::mpsc::channel, time::Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use foretoken_draft_mtp as mtp;
 use foretoken_model_base::{LoadOptions, LoadReport, Model, ModelFacts, weights::ComputeType};
 use foretoken_runner::{Runner, RunnerError, Worker};
-use foretoken_speculate::{DraftPolicy, Drafter};
+use foretoken_speculate::DraftPolicy;
 use mlx_rs::DeviceType;
 
 use crate::{
-    args::{Depth, DraftArgs, DraftSource, DrafterKind, DtypeChoice, PlaceArgs},
+    args::{Depth, DraftSource, DrafterKind, DtypeChoice, PlaceArgs},
+    drafter::{self, Target},
     failure::Usage,
     machine,
     sink::spinner,
@@ -30,15 +30,19 @@ pub(crate) struct Known {
     pub(crate) tokenizer: Found,
     /// The loaded drafter's name and the deepest proposal it makes.
     pub(crate) drafter: Option<(&'static str, usize)>,
+    /// Whether sums round as float32 does.
+    pub(crate) computes_in_f32: bool,
     pub(crate) load_seconds: f64,
 }
 
 /// What a command wants besides the model itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Wanted<'a> {
-    pub(crate) draft: Option<&'a DraftArgs>,
+    pub(crate) draft: Option<(&'a DraftSource, DrafterKind)>,
     /// Bits of keys and values; absent as the model computes them.
     pub(crate) kv_bits: Option<usize>,
+    /// Look-ups draft where nothing else does.
+    pub(crate) look_up: bool,
 }
 
 /// Loads a model, and a drafter when one is wanted, on a thread of their own.
@@ -49,12 +53,12 @@ pub(crate) fn load(model: &Path, place: PlaceArgs, wanted: Wanted<'_>) -> Result
             model.display()
         );
     }
-    let draft = wanted.draft.map(|d| (d.draft.clone(), d.drafter));
-    let (path, kv_bits) = (model.to_path_buf(), wanted.kv_bits);
+    let draft = wanted.draft.map(|(source, kind)| (source.clone(), kind));
+    let (path, kv_bits, look_up) = (model.to_path_buf(), wanted.kv_bits, wanted.look_up);
     let (tell, told) = channel();
     let waiting = spinner(format!("loading {}", model.display()));
     let worker = Worker::spawn(move || {
-        build(&path, place, draft, kv_bits).map(|(runner, known)| {
+        build(&path, place, draft, kv_bits, look_up).map(|(runner, known)| {
             let _ = tell.send(known);
             runner
         })
@@ -79,6 +83,7 @@ fn build(
     place: PlaceArgs,
     draft: Option<(DraftSource, DrafterKind)>,
     kv_bits: Option<usize>,
+    look_up: bool,
 ) -> Result<(Runner, Known)> {
     let started = Instant::now();
     let options = load_options(machine::prepare(place.device)?, place.dtype);
@@ -87,17 +92,22 @@ fn build(
         Some(bits) => packed(loaded.model, bits).context("--kv-bits cannot be used with this model")?,
         None => loaded.model,
     });
-    let mut runner = Runner::new(model.clone());
-    if let Some((source, kind)) = draft
-        && let Some(drafter) = drafter(path, source, kind, model.as_ref())?
-    {
-        runner = runner.with_drafter(drafter, None);
-    }
     let tokenizer = tokenizer::find(path, loaded.gguf.as_deref());
+    let mut runner = Runner::new(model.clone());
+    if let Some((source, kind)) = draft {
+        let target = Target { path, model: model.as_ref(), tokenizer: &tokenizer, options };
+        let found = drafter::find(&target, source, kind)?;
+        let drafter = match found {
+            None if look_up => Some(drafter::look_up()?),
+            found => found,
+        };
+        runner = drafter.into_iter().fold(runner, |runner, drafter| runner.with_drafter(drafter, None));
+    }
     let load_seconds = started.elapsed().as_secs_f64();
     let facts = model.facts().clone();
     let drafter = runner.drafter().map(|drafter| (drafter.facts().name, drafter.facts().max_depth));
-    let known = Known { facts, report: loaded.report, tokenizer, drafter, load_seconds };
+    let computes_in_f32 = options.compute == ComputeType::F32;
+    let known = Known { facts, report: loaded.report, tokenizer, drafter, computes_in_f32, load_seconds };
     Ok((runner.with_load_seconds(load_seconds), known))
 }
 
@@ -117,32 +127,6 @@ fn load_options(device: DeviceType, dtype: DtypeChoice) -> LoadOptions {
         DtypeChoice::Bf16 => ComputeType::Bf16,
     };
     LoadOptions { compute, ..base }
-}
-
-/// The drafter that `--draft` and `--drafter` ask for. MTP heads are the only kind so far.
-fn drafter(
-    model_path: &Path,
-    source: DraftSource,
-    kind: DrafterKind,
-    model: &dyn Model,
-) -> Result<Option<Rc<dyn Drafter>>> {
-    let path = match source {
-        DraftSource::None => return Ok(None),
-        DraftSource::Path(path) if !path.exists() => {
-            bail!("no draft head at {}: give --draft a head's file or folder, or none", path.display())
-        }
-        DraftSource::Path(path) => Some(path),
-        // Only a folder belongs to one model; beside a .gguf file there may be anything.
-        DraftSource::Auto if model_path.is_dir() => mtp::find_head(model_path)?,
-        DraftSource::Auto => None,
-    };
-    match path {
-        Some(path) => Ok(Some(mtp::load(&path, model).context("the draft head cannot be used")?)),
-        None if kind == DrafterKind::Mtp => {
-            bail!("--drafter mtp: no head in {}; name one with --draft FILE", model_path.display())
-        }
-        None => Ok(None),
-    }
 }
 
 /// The policy that `--depth` asks for; `None` leaves it to the runner.

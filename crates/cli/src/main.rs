@@ -4,7 +4,9 @@
 //! codes: 0 fine, 1 something failed, 2 wrong usage, 130 interrupted.
 
 mod args;
+mod audit;
 mod colour;
+mod drafter;
 mod failure;
 mod generate;
 mod inspect;
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Generate(args) => generate::run(&args),
         Command::Score(args) => score::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Audit(args) => audit::run(&args),
         Command::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| failure::report(&error))

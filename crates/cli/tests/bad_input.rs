@@ -156,7 +156,7 @@ fn options_out_of_range_are_usage_errors() {
         (&["--depth", "deep"], "depth"),
         (&["--stop", ""], "stop"),
         (&["--max-tokens", "-1"], "max-tokens"),
-        (&["--drafter", "ngram"], "not available in this version"),
+        (&["--drafter", "other"], "mtp, ngram, model, block"),
     ];
     for (args, word) in table {
         let output = with_model("generate", &golden("llama"), &[&["--prompt-ids", "1"], args].concat());

@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// Log probabilities of a given sequence.
     Score(ScoreArgs),
+    /// Check that speculation changes nothing: parity of texts, and a test of the distribution.
+    Audit(AuditArgs),
     /// Facts about a model, its weights, the devices and the libraries in use.
     Inspect(InspectArgs),
 }
@@ -83,6 +85,39 @@ pub(crate) struct ScoreArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// A head or draft model (file or folder), auto (one found in the model's folder, else look-ups).
+    #[arg(long, value_name = "FILE|FOLDER|auto", default_value = "auto", value_parser = draft_source)]
+    pub(crate) draft: DraftSource,
+    /// The kind of drafter: mtp, ngram, model, block, or auto.
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = drafter_kind)]
+    pub(crate) drafter: DrafterKind,
+    /// A user message to answer; may be repeated. Without any, a few of our own.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) prompt: Vec<String>,
+    /// A prompt as token ids; may be repeated.
+    #[arg(long, value_name = "1,2,3", value_parser = ids)]
+    pub(crate) prompt_ids: Vec<Ids>,
+    /// Tokens of every answer.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
+    /// Depths to compare with plain decoding.
+    #[arg(long, value_name = "1,4,8", default_value = "1,4,8", value_parser = ids)]
+    pub(crate) depths: Ids,
+    /// How many seeded answers are compared for each prompt and depth, besides the greedy one.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seeds: u64,
+    /// How many answers the test of the distribution draws; 0 leaves it out.
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub(crate) draws: usize,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// Folder with config.json and safetensors, or a .gguf file; without it only the machine is described.
     #[arg(long, value_name = "PATH")]
@@ -115,11 +150,11 @@ pub(crate) struct PlaceArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DraftArgs {
-    /// A head (file or folder), auto (one found in the model's folder), or none.
+    /// A head or draft model (file or folder), auto (a head in the model's folder), or none.
     #[arg(long, value_name = "FILE|FOLDER|auto|none", default_value = "auto", value_parser = draft_source)]
     pub(crate) draft: DraftSource,
-    /// The kind of drafter: mtp, or auto.
-    #[arg(long, value_name = "mtp|auto", default_value = "auto", value_parser = drafter_kind)]
+    /// The kind of drafter: mtp, ngram (look-ups, needs no --draft), model, block, or auto.
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = drafter_kind)]
     pub(crate) drafter: DrafterKind,
     /// How many tokens to draft per round, or auto.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = depth, allow_negative_numbers = true)]
@@ -172,6 +207,9 @@ pub(crate) enum DraftSource {
 pub(crate) enum DrafterKind {
     Auto,
     Mtp,
+    Ngram,
+    Model,
+    Block,
 }
 
 /// How deep to draft.

@@ -55,7 +55,7 @@ fn wrong_lines_are_usage_errors_that_say_why() {
         ("foretoken generate --model m", "--prompt"),
         ("foretoken generate --model m --prompt a --prompt-ids 1", "cannot be used with"),
         ("foretoken generate --model m --prompt-ids 1,x", "\"x\" is not a token id"),
-        ("foretoken generate --model m --prompt-ids 1 --drafter ngram", "not available in this version"),
+        ("foretoken generate --model m --prompt-ids 1 --drafter other", "mtp, ngram, model, block"),
         ("foretoken generate --model m --prompt-ids 1 --depth -1", "--depth"),
         ("foretoken generate --model m --prompt-ids 1 --logprobs 2", "--json"),
         ("foretoken generate --model m --prompt-ids 1 --kv-bits 3", "expected 8 or 4"),

@@ -20,10 +20,10 @@ pub(super) fn drafter_kind(text: &str) -> Result<DrafterKind, String> {
     match text {
         "auto" => Ok(DrafterKind::Auto),
         "mtp" => Ok(DrafterKind::Mtp),
-        "ngram" | "model" | "block" => {
-            Err(format!("the {text} drafter is not available in this version; use mtp or auto"))
-        }
-        _ => Err("expected mtp or auto".into()),
+        "ngram" => Ok(DrafterKind::Ngram),
+        "model" => Ok(DrafterKind::Model),
+        "block" => Ok(DrafterKind::Block),
+        _ => Err("expected mtp, ngram, model, block or auto".into()),
     }
 }
 
