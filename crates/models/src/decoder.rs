@@ -2,12 +2,12 @@
 
 use foretoken_cache::{CacheError, CacheSet, Layer, SetId};
 use foretoken_model_base::{
-    Batch, Hidden, MTPEmbeddingModel, Model, ModelError, ModelFacts, Result,
+    Batch, Hidden, HiddenTaps, MTPEmbeddingModel, Model, ModelError, ModelFacts, Result,
     nn::{Embedding, Linear, RmsNorm, scaled, soft_cap},
 };
 use mlx_rs::Array;
 
-use crate::text::Text;
+use crate::{taps::Taps, text::Text};
 
 /// One layer of a family.
 pub(crate) trait Block {
@@ -51,6 +51,18 @@ impl<B: Block> Decoder<B> {
             blocks,
         })
     }
+
+    /// `[B,L]` → `[B,L,E]`, the state to unembed; `taps` sees the others.
+    fn pass(&self, batch: &Batch, caches: &mut [&mut CacheSet], taps: &mut Taps<'_>) -> Result<Array> {
+        let (offset, set) = single(batch, caches, self.blocks.len())?;
+        let mut x = self.token_embeddings(&batch.ids)?;
+        for (i, block) in self.blocks.iter().enumerate() {
+            let layer = set.layer_mut(i).ok_or_else(|| layers(self.blocks.len(), i))?;
+            x = block.forward(&x, offset, layer)?;
+            taps.pass(i, &x);
+        }
+        self.norm.forward(&x)
+    }
 }
 
 impl<B: Block> Model for Decoder<B> {
@@ -63,13 +75,7 @@ impl<B: Block> Model for Decoder<B> {
     }
 
     fn forward(&self, batch: &Batch, caches: &mut [&mut CacheSet]) -> Result<Hidden> {
-        let (offset, set) = single(batch, caches, self.blocks.len())?;
-        let mut x = self.token_embeddings(&batch.ids)?;
-        for (i, block) in self.blocks.iter().enumerate() {
-            let layer = set.layer_mut(i).ok_or_else(|| layers(self.blocks.len(), i))?;
-            x = block.forward(&x, offset, layer)?;
-        }
-        let last = self.norm.forward(&x)?;
+        let last = self.pass(batch, caches, &mut Taps::none())?;
         Ok(Hidden { aux: last.clone(), last })
     }
 
@@ -86,6 +92,23 @@ impl<B: Block> Model for Decoder<B> {
 
     fn mtp(&self) -> Option<&dyn MTPEmbeddingModel> {
         Some(self)
+    }
+
+    fn taps(&self) -> Option<&dyn HiddenTaps> {
+        Some(self)
+    }
+}
+
+impl<B: Block> HiddenTaps for Decoder<B> {
+    fn forward_tapped(
+        &self,
+        batch: &Batch,
+        caches: &mut [&mut CacheSet],
+        layers: &[usize],
+    ) -> Result<Hidden> {
+        let mut taps = Taps::new(layers, self.blocks.len())?;
+        let last = self.pass(batch, caches, &mut taps)?;
+        Ok(Hidden { last, aux: taps.joined()? })
     }
 }
 

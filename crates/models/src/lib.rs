@@ -11,6 +11,7 @@ mod load;
 mod packed;
 mod qwen3;
 mod qwen3_5;
+mod taps;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod text;

@@ -2,7 +2,8 @@
 
 use foretoken_cache::{CacheSet, KvCache, Layer, SetId};
 use foretoken_model_base::{
-    Batch, Config, Family, Hidden, MTPEmbeddingModel, Model, ModelError, ModelFacts, Result, Weights,
+    Batch, Config, Family, Hidden, HiddenTaps, MTPEmbeddingModel, Model, ModelError, ModelFacts, Result,
+    Weights,
     nn::{Embedding, Linear, Mlp, RmsNorm, Rope, attend, join_heads, split_heads},
     weights::Cursor,
 };
@@ -11,6 +12,7 @@ use mlx_rs::{Array, ops::add};
 use crate::{
     decoder::{layers, single},
     gguf,
+    taps::Taps,
 };
 
 /// The family's entry in the table.
@@ -172,6 +174,18 @@ impl Llama {
             facts,
         })
     }
+
+    /// `[B,L]` → `[B,L,E]`, the state to unembed; `taps` sees the others.
+    fn pass(&self, batch: &Batch, caches: &mut [&mut CacheSet], taps: &mut Taps<'_>) -> Result<Array> {
+        let (offset, set) = single(batch, caches, self.blocks.len())?;
+        let mut x = self.embedding.rows(&batch.ids)?;
+        for (i, block) in self.blocks.iter().enumerate() {
+            let layer = set.layer_mut(i).ok_or_else(|| layers(self.blocks.len(), i))?;
+            x = block.forward(&x, &self.rope, offset, layer)?;
+            taps.pass(i, &x);
+        }
+        self.norm.forward(&x)
+    }
 }
 
 fn facts(config: &Config, shape: &Shape) -> Result<ModelFacts> {
@@ -211,13 +225,7 @@ impl Model for Llama {
     }
 
     fn forward(&self, batch: &Batch, caches: &mut [&mut CacheSet]) -> Result<Hidden> {
-        let (offset, set) = single(batch, caches, self.blocks.len())?;
-        let mut x = self.embedding.rows(&batch.ids)?;
-        for (i, block) in self.blocks.iter().enumerate() {
-            let layer = set.layer_mut(i).ok_or_else(|| layers(self.blocks.len(), i))?;
-            x = block.forward(&x, &self.rope, offset, layer)?;
-        }
-        let last = self.norm.forward(&x)?;
+        let last = self.pass(batch, caches, &mut Taps::none())?;
         Ok(Hidden { aux: last.clone(), last })
     }
 
@@ -230,6 +238,23 @@ impl Model for Llama {
 
     fn mtp(&self) -> Option<&dyn MTPEmbeddingModel> {
         Some(self)
+    }
+
+    fn taps(&self) -> Option<&dyn HiddenTaps> {
+        Some(self)
+    }
+}
+
+impl HiddenTaps for Llama {
+    fn forward_tapped(
+        &self,
+        batch: &Batch,
+        caches: &mut [&mut CacheSet],
+        layers: &[usize],
+    ) -> Result<Hidden> {
+        let mut taps = Taps::new(layers, self.blocks.len())?;
+        let last = self.pass(batch, caches, &mut taps)?;
+        Ok(Hidden { last, aux: taps.joined()? })
     }
 }
 
