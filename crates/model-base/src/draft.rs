@@ -109,17 +109,36 @@ pub trait DraftHead {
     fn unembed(&self, last: &Array) -> Result<Array>;
 }
 
-/// A head that fills a whole block of mask positions in one forward.
+/// A head that fills a whole block of mask positions in one forward, with caches of its own.
+///
+/// Its caches hold one row for each committed slot, computed once from what the target knows there. A block
+/// attends those rows and itself, in both directions, so its own rows change with every block and never stay.
 pub trait BlockDraft {
     /// The target ids of the logit columns; `None` means the target's vocabulary.
     fn vocabulary(&self) -> Option<&DraftVocabulary>;
-    /// The number of positions that one forward fills.
+    /// N, the number of positions that one forward fills.
     fn block(&self) -> usize;
-    /// Logits of a whole block after the committed context.
+    /// The t target layers whose states it conditions on.
+    fn layers(&self) -> &[usize];
+    /// Empty caches for one sequence.
+    fn make_caches(&self) -> CacheSet;
+    /// Appends L committed slots, the first of them at `position`, where the caches must rest.
     ///
     /// # Shapes
-    /// `embeds` `[1,1,E]` of the current token, `taps` `[1,S,E·t]` of committed slots → `[1,N,D]`.
-    fn draft_block(&self, embeds: &Array, taps: &Array, position: usize, target: &CacheSet) -> Result<Array>;
+    /// `embeds` `[1,L,E]` of the tokens, `taps` `[1,L,E·t]`, the states after [`layers`](Self::layers).
+    fn append(&self, embeds: &Array, taps: &Array, position: usize, own: &mut CacheSet) -> Result<()>;
+    /// The states of a block that begins with the current token at `position`, where the caches must rest.
+    /// Row j predicts the token after slot `position + j`. The block's rows stay in the caches: the caller
+    /// rewinds them to `position`, also after an error.
+    ///
+    /// # Shapes
+    /// `embeds` `[1,1,E]` of the current token → `[1,N,E]`.
+    fn draft_block(&self, embeds: &Array, position: usize, own: &mut CacheSet) -> Result<Array>;
+    /// Draft logits of states.
+    ///
+    /// # Shapes
+    /// `[1,L,E]` → `[1,L,D]`.
+    fn unembed(&self, last: &Array) -> Result<Array>;
 }
 
 /// Draft depths to start from.
