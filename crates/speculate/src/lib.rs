@@ -29,8 +29,8 @@ pub mod testkit;
 pub use accept::{Coupled, Ratio, Rule, Verdict};
 pub use decoder::{Decoder, Provenance, RequestState, Run, Token, TokenLogprobs, make_decoder};
 pub use depth::{
-    Choice, Clock, Controller, DraftPolicy, Estimates, Outcome, ScriptedClock, Seat, Situation, Source, SystemClock,
-    Throughput, Trace, Traced,
+    Choice, Clock, Controller, DraftPolicy, Estimates, Outcome, ScriptedClock, Seat, Situation, Source,
+    SystemClock, Throughput, Trace, Traced,
 };
 pub use drafter::{CommittedRun, DraftCx, DraftSession, DraftSink, Drafter, DrafterFacts};
 // Not public: a glob import would hide the result type of drafters, which fail with `DraftError`.
