@@ -2,14 +2,13 @@
 
 use std::{ops::ControlFlow, rc::Rc, sync::Arc, time::Instant};
 
-use anyhow::{Context, Result};
-use foretoken_benches::{head, report, repository, smollm2};
+use anyhow::Result;
+use foretoken_benches::{head, report, smollm2, tokenizer};
 use foretoken_grammar::{CompiledGrammar, JsonOptions, TokenTable, testkit::schemas};
-use foretoken_model_base::weights::GgufMetadata;
 use foretoken_runner::{Event, FinishReason, Report, Request, Runner};
 use foretoken_sample::{SamplingOptions, Seed};
 use foretoken_speculate::DraftPolicy;
-use foretoken_text::{ChatInput, GgufVocabulary, Message, Tokenizer};
+use foretoken_text::{ChatInput, Message, Tokenizer};
 use serde_json::{Value, json};
 
 const SCHEMAS: usize = 20;
@@ -99,28 +98,4 @@ fn answer(runner: &mut Runner, request: &Request, tokenizer: &Tokenizer) -> Resu
     };
     let report = runner.generate(request, &mut sink)?;
     Ok((tokenizer.decode(&ids), report))
-}
-
-/// SmolLM2's tokenizer, from its GGUF file.
-fn tokenizer() -> Result<Tokenizer> {
-    let path = repository("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let metadata = foretoken_models::load(&path, foretoken_model_base::LoadOptions::detect()?)?.gguf;
-    let metadata: GgufMetadata = metadata.context("a GGUF file has metadata")?;
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| metadata.get_u32(&key(&format!("{name}_token_id")));
-    Ok(Tokenizer::from_gguf(&GgufVocabulary {
-        model: metadata.get_str(&key("model")).unwrap_or_default(),
-        pre: metadata.get_str(&key("pre")),
-        tokens: metadata.get_strings(&key("tokens")).context("the file has tokens")?,
-        token_types: &metadata.get_i32s(&key("token_type")).unwrap_or_default(),
-        scores: &metadata.get_f32s(&key("scores")).unwrap_or_default(),
-        merges: metadata.get_strings(&key("merges")).unwrap_or_default(),
-        bos: id("bos"),
-        eos: id("eos"),
-        eot: id("eot"),
-        unk: id("unknown"),
-        add_bos: metadata.get_bool(&key("add_bos_token")),
-        add_space_prefix: metadata.get_bool(&key("add_space_prefix")),
-        chat_template: metadata.get_str("tokenizer.chat_template"),
-    })?)
 }

@@ -3,6 +3,7 @@
 //! Every timed closure ends in an evaluation and yields tokens or numbers that prove it: with lazy
 //! arrays a benchmark is otherwise won by never running.
 
+mod chat;
 mod known;
 mod random;
 pub mod simulator;
@@ -15,6 +16,7 @@ use foretoken_runner::{Event, Report, Request, Runner};
 use foretoken_speculate::{DraftPolicy, Drafter};
 use serde_json::{Value, json};
 
+pub use chat::{chat, tokenizer};
 pub use known::Known;
 pub use random::{random_hybrid, random_window};
 

@@ -51,10 +51,7 @@ impl DraftSession for ModelSession {
     }
 
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        if run.slot != self.next {
-            return Err(DraftError::Gap { expected: self.next, got: run.slot });
-        }
-        let next = self.next + run.ids.len();
+        let next = run.after(self.next)?;
         let tokens = cx.tokens.get(..next).ok_or_else(|| few(cx.tokens, next))?;
         let own = own(cx.own.as_deref_mut())?;
         if own.is_open() {

@@ -87,10 +87,7 @@ impl DraftSession for NgramSession {
     }
 
     fn committed(&mut self, cx: &mut DraftCx<'_>, run: CommittedRun<'_>) -> Result<(), DraftError> {
-        if run.slot != self.next {
-            return Err(DraftError::Gap { expected: self.next, got: run.slot });
-        }
-        self.next += run.ids.len();
+        self.next = run.after(self.next)?;
         self.learn(cx.tokens)
     }
 }
