@@ -82,11 +82,6 @@ impl Learner {
         outcome.nanos.filter(|_| !self.frozen).map(|nanos| nanos as f64 / 1e6)
     }
 
-    /// The expected time of a plain token.
-    pub(crate) fn plain_ms(&self) -> f64 {
-        self.estimates.borrow().plain_cell(self.bucket).ms
-    }
-
     fn learn_acceptance(&mut self, outcome: &Outcome) {
         let Some(index) = self.choice.source else { return };
         let (source, depth) = (&self.sources[index], self.choice.depth);

@@ -9,13 +9,12 @@ mod fixed;
 mod learner;
 mod lines;
 mod probe;
-mod simple;
 mod throughput;
 mod trace;
 
 pub use clock::{Clock, ScriptedClock, SystemClock};
 pub use estimates::Estimates;
-pub(crate) use simple::{DepthControl, control};
+pub(crate) use fixed::Fixed;
 pub use throughput::Throughput;
 pub use trace::{Trace, Traced};
 
