@@ -8,13 +8,19 @@ use std::{
 use foretoken_model_base::Model;
 
 use crate::{
-    Clock, Controller, Coupled, Decoder, DraftPolicy, Drafter, Estimates, Ratio, RequestState, Result,
-    Source, SpeculateError, SystemClock, Throughput,
+    Clock, Controller, Coupled, Decoder, DraftPolicy, Drafter, Estimates, Ratio, Recorder, RequestState,
+    Result, Source, SpeculateError, SystemClock, Throughput, Trace,
     audience::Audience,
     depth::Fixed,
     session::{Hearing, Owner},
     speculative::{Director, Link, Speculative},
 };
+
+/// Makes the controller of one request over its sources.
+type MakeController = Rc<dyn Fn(Vec<Source>) -> Box<dyn Controller>>;
+
+/// The decisions of requests, one trace each.
+pub type Traces = Rc<RefCell<Vec<Rc<RefCell<Trace>>>>>;
 
 /// Drafters that are loaded together, how deep they draft, and what their rounds have taught so far.
 ///
@@ -32,6 +38,10 @@ pub struct Speculation {
     pub clock: Rc<dyn Clock>,
     /// The drafters that may be asked; none means all.
     only: Option<Vec<usize>>,
+    /// Makes controllers instead of the policy.
+    make: Option<MakeController>,
+    /// Where decisions go.
+    traces: Option<Traces>,
     /// Which drafters keep caches of their own, found out when it first matters.
     keeps: OnceCell<Vec<bool>>,
 }
@@ -40,7 +50,8 @@ impl Speculation {
     /// Drafters under a policy, with nothing measured yet.
     pub fn new(drafters: Vec<Rc<dyn Drafter>>, policy: DraftPolicy) -> Self {
         let clock = Rc::new(SystemClock::new());
-        Self { drafters, policy, estimates: Rc::default(), clock, only: None, keeps: OnceCell::new() }
+        let (estimates, keeps) = (Rc::default(), OnceCell::new());
+        Self { drafters, policy, estimates, clock, only: None, make: None, traces: None, keeps }
     }
 
     /// Plain decoding.
@@ -97,6 +108,19 @@ impl Speculation {
     /// The same, with another clock.
     pub fn with_clock(mut self, clock: Rc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// The same, with a controller of the caller's own for every request. The policy then only says whether
+    /// anybody is asked at all.
+    pub fn with_controller(mut self, make: impl Fn(Vec<Source>) -> Box<dyn Controller> + 'static) -> Self {
+        self.make = Some(Rc::new(make));
+        self
+    }
+
+    /// The same, with the decisions of every request under the throughput policy added to `traces`.
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.traces = Some(traces);
         self
     }
 
@@ -215,15 +239,24 @@ impl Speculation {
     }
 
     fn controller(&self, sources: Vec<Source>) -> Box<dyn Controller> {
+        if let Some(make) = &self.make {
+            return make(sources);
+        }
         let estimates = self.estimates.clone();
         match self.policy {
             DraftPolicy::Constant(depth) => Box::new(Fixed::constant(depth, sources, estimates)),
             DraftPolicy::Heuristic { initial, max } => {
                 Box::new(Fixed::heuristic((initial, max), sources, estimates))
             }
-            DraftPolicy::Throughput { initial, max, frozen } => {
-                Box::new(Throughput::new(sources, estimates, initial, max, frozen))
-            }
+            DraftPolicy::Throughput { initial, max, frozen } => match &self.traces {
+                None => Box::new(Throughput::new(sources, estimates, initial, max, frozen)),
+                Some(traces) => {
+                    let trace = Trace { initial, max, frozen, sources, ..Trace::default() };
+                    let trace = Rc::new(RefCell::new(trace));
+                    traces.borrow_mut().push(trace.clone());
+                    Box::new(Recorder::new(trace, estimates))
+                }
+            },
         }
     }
 }

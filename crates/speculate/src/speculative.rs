@@ -108,7 +108,7 @@ impl<R: Engine> Speculative<R> {
         let exact = request.exact.is_some();
         let clock = self.director.clock.clone().filter(|_| !exact);
         let started = clock.as_ref().map(|clock| clock.now());
-        let choice = self.director.controller.choose(&situation);
+        let choice = situation.allow(self.director.controller.choose(&situation));
         // A token that is already being computed is never thrown away: it goes out before the first draft.
         let ahead = self.plain.is_ahead();
         let (run, mut outcome) = if !exact && (choice == Choice::PLAIN || ahead) {
