@@ -81,4 +81,18 @@ pub trait HiddenTaps {
     /// `batch.ids` `[B,L]` → `aux` `[B,L,E·layers.len()]`.
     fn forward_tapped(&self, batch: &Batch, caches: &mut [&mut CacheSet], layers: &[usize])
     -> Result<Hidden>;
+    /// Like [`Model::forward`], and beside it the states after the named layers, concatenated. A model whose
+    /// `aux` is another array than `last` overrides this.
+    ///
+    /// # Shapes
+    /// `batch.ids` `[B,L]` → `[B,L,E]` and `[B,L,E·layers.len()]`.
+    fn forward_both(
+        &self,
+        batch: &Batch,
+        caches: &mut [&mut CacheSet],
+        layers: &[usize],
+    ) -> Result<(Hidden, Array)> {
+        let Hidden { last, aux: tapped } = self.forward_tapped(batch, caches, layers)?;
+        Ok((Hidden { aux: last.clone(), last }, tapped))
+    }
 }
