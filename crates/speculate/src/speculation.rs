@@ -154,6 +154,10 @@ impl Speculation {
 
     /// The drafter whose own caches go with the request's.
     pub fn managed(&self) -> Option<usize> {
+        // Caches are not made to be thrown away: the only drafter has no rival.
+        if self.drafters.len() == 1 {
+            return Some(0);
+        }
         self.keeps().iter().position(|&keeps| keeps)
     }
 
