@@ -67,8 +67,7 @@ fn main() -> Result<()> {
 
 /// The median milliseconds of a round that drafted to the full depth.
 fn round(runner: &mut Runner, prompt: &[u32], sampling: &SamplingOptions) -> Result<f64> {
-    let request =
-        Request { max_tokens: Some(TOKENS), sampling: sampling.clone(), ..Request::greedy(prompt) };
+    let request = Request { max_tokens: Some(TOKENS), sampling: sampling.clone(), ..Request::greedy(prompt) };
     let (mut last, mut gaps) = (Instant::now(), Vec::new());
     let mut sink = |event: Event| {
         if let Event::Token { .. } = event {
