@@ -8,13 +8,18 @@ use crate::repository;
 
 /// The ids of a chat with one message, up to where the answer begins.
 pub fn chat(message: &str) -> Result<Vec<u32>> {
-    let file = GgufFile::open(&repository("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf"))
-        .with_context(|| "SmolLM2 is missing; run `cargo xtask model`")?;
     let messages = [Message::user(message)];
-    Ok(tokenizer(file.metadata())?.encode_messages(&ChatInput::new(&messages))?)
+    Ok(tokenizer()?.encode_messages(&ChatInput::new(&messages))?)
 }
 
-fn tokenizer(metadata: &GgufMetadata) -> Result<Tokenizer> {
+/// SmolLM2's tokenizer, from its GGUF file.
+pub fn tokenizer() -> Result<Tokenizer> {
+    let file = GgufFile::open(&repository("models/fetched/SmolLM2-135M-Instruct.Q4_1.gguf"))
+        .with_context(|| "SmolLM2 is missing; run `cargo xtask model`")?;
+    of_gguf(file.metadata())
+}
+
+fn of_gguf(metadata: &GgufMetadata) -> Result<Tokenizer> {
     let id = |name: &str| metadata.get_u32(&format!("tokenizer.ggml.{name}_token_id"));
     Ok(Tokenizer::from_gguf(&GgufVocabulary {
         model: metadata.get_str("tokenizer.ggml.model").unwrap_or_default(),

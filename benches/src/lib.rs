@@ -16,7 +16,7 @@ use foretoken_runner::{Event, Report, Request, Runner};
 use foretoken_speculate::{DraftPolicy, Drafter};
 use serde_json::{Value, json};
 
-pub use chat::chat;
+pub use chat::{chat, tokenizer};
 pub use known::Known;
 pub use random::{random_hybrid, random_window};
 

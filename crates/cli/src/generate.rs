@@ -46,6 +46,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         sampling,
         ends: prompt.ends.clone(),
         policy: load::policy(args.draft.depth, &loaded.known)?,
+        drafters: None,
         speculate: args.draft.draft != DraftSource::None,
         grammar: source.as_ref().map(compile).transpose()?,
         exact: args.exact.then_some(EXACT_WIDTH),

@@ -52,7 +52,8 @@ impl ModelDrafter {
                 return Err(VocabularyError::Columns { model: which, expected, got });
             }
         }
-        let facts = DrafterFacts::new("model", MAX_DEPTH);
+        // The own caches are all that a session remembers: it reads on from wherever they rest.
+        let facts = DrafterFacts::new("model", MAX_DEPTH).with_catching_up();
         Ok(Self { model, columns: Rc::new(Columns::new(wanted, own)), facts, catch_up: catch_up.max(1) })
     }
 }

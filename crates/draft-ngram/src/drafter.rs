@@ -75,6 +75,11 @@ impl DraftSession for NgramSession {
         self.offer(cx.tokens, out)
     }
 
+    fn ready(&self, tokens: &[u32]) -> Option<usize> {
+        let found = self.index.find(tokens).is_some_and(|from| from < tokens.len());
+        Some(if found { self.max_depth } else { 0 })
+    }
+
     fn extend(
         &mut self,
         cx: &mut DraftCx<'_>,

@@ -1,5 +1,7 @@
 //! Walks through grammars as a decoder makes them: masks, forced runs, rollbacks, ends.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use foretoken_grammar::{
     CompiledGrammar, JsonOptions, TokenTable,
     testkit::{json_tokens, schemas},

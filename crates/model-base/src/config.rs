@@ -27,7 +27,8 @@ impl Config {
         if generation.is_file() {
             // A broken file is an error and not a warning: without its end tokens the model would
             // start a second turn by itself.
-            let also = Self::from_json(read_json(&generation)?).map_err(|e| in_file(&generation, e, "repair the file, or delete it"))?;
+            let also = Self::from_json(read_json(&generation)?)
+                .map_err(|e| in_file(&generation, e, "repair the file, or delete it"))?;
             config.add_end_tokens(&also.end_tokens);
         }
         Ok(config)
@@ -178,13 +179,9 @@ fn end_tokens(value: &Value) -> Result<Vec<u32>> {
 
 fn in_file(path: &Path, error: ModelError, next: &'static str) -> ModelError {
     match error {
-        ModelError::Config { what, expected, got } => ModelError::File {
-            file: path.display().to_string(),
-            what,
-            expected,
-            got,
-            next,
-        },
+        ModelError::Config { what, expected, got } => {
+            ModelError::File { file: path.display().to_string(), what, expected, got, next }
+        }
         other => other,
     }
 }

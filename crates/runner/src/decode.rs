@@ -1,13 +1,10 @@
 //! The decode loop: the sole emitter of tokens, and the only place that enforces the budget.
 
-use std::{ops::ControlFlow, time::Instant};
+use std::ops::ControlFlow;
 
 use foretoken_speculate::{Decoder, RequestState, Run, Token};
 
 use crate::{Event, FinishReason, Result, RunnerError, TokenSink, memory};
-
-/// Depth-0 rounds that must be measured before their cost is reported.
-const MEASURED_ROUNDS: usize = 3;
 
 /// What decoding came to.
 #[derive(Debug)]
@@ -17,7 +14,6 @@ pub(crate) struct Decoded {
     pub(crate) count: usize,
     /// Tokens produced, streamed or not.
     pub(crate) produced: usize,
-    pub(crate) estimated_plain_seconds: Option<f64>,
 }
 
 /// Produces runs and streams them until the budget is used up, an end token comes, or the sink breaks.
@@ -30,22 +26,20 @@ pub(crate) fn decode(
     budget: usize,
     sink: &mut dyn TokenSink,
 ) -> Result<Decoded> {
-    let mut loop_ = Loop { budget, count: 0, produced: 0, plain: PlainCost::default() };
+    let mut loop_ = Loop { budget, count: 0, produced: 0 };
     let finish_reason = loop {
         match loop_.round(state, decoder, sink)? {
             ControlFlow::Break(reason) => break reason,
             ControlFlow::Continue(()) => {}
         }
     };
-    let estimated_plain_seconds = loop_.plain.estimate(loop_.count);
-    Ok(Decoded { finish_reason, count: loop_.count, produced: loop_.produced, estimated_plain_seconds })
+    Ok(Decoded { finish_reason, count: loop_.count, produced: loop_.produced })
 }
 
 struct Loop {
     budget: usize,
     count: usize,
     produced: usize,
-    plain: PlainCost,
 }
 
 impl Loop {
@@ -59,11 +53,8 @@ impl Loop {
         if remaining == 0 {
             return Ok(ControlFlow::Break(FinishReason::Length));
         }
-        let (started, known) = (Instant::now(), state.history.ids().len());
+        let known = state.history.ids().len();
         let run = decoder.next(state, remaining)?;
-        if run.drafted == 0 {
-            self.plain.add(started.elapsed().as_secs_f64());
-        }
         check_recorded(state, known, &run)?;
         self.produced += run.tokens.len();
         let before = self.count;
@@ -104,22 +95,4 @@ fn check_recorded(state: &RequestState, known: usize, run: &Run) -> Result<()> {
         expected: "at least one token, all recorded in the history before they are returned".into(),
         got: format!("{} tokens, {} recorded", ids.len(), tail.len()),
     })
-}
-
-/// The measured cost of rounds that drafted nothing.
-#[derive(Debug, Default)]
-struct PlainCost {
-    rounds: usize,
-    seconds: f64,
-}
-
-impl PlainCost {
-    fn add(&mut self, seconds: f64) {
-        self.rounds += 1;
-        self.seconds += seconds;
-    }
-
-    fn estimate(&self, tokens: usize) -> Option<f64> {
-        (self.rounds >= MEASURED_ROUNDS).then(|| self.seconds / self.rounds as f64 * tokens as f64)
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use foretoken_speculate::{Provenance, Statistics, TokenLogprobs};
+use foretoken_speculate::{Accounting, Provenance, Statistics, TokenLogprobs};
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +120,14 @@ pub struct Report {
     pub statistics: Statistics,
     /// Tokens that rounds produced: the streamed ones, the end token, and what came past the stop.
     pub produced_tokens: usize,
-    /// The drafter that served the request; absent when it was decoded plainly.
+    /// The first drafter that the request could use; absent when it was decoded plainly. What each of them did
+    /// is in `statistics.sources`.
     pub drafter: Option<&'static str>,
-    /// What decoding would have taken plainly, from the rounds of this request that drafted nothing;
-    /// absent until three of them were measured.
+    /// What the same tokens would have taken plainly, as measured since the model was loaded; absent until
+    /// three plain rounds were measured.
     pub estimated_plain_seconds: Option<f64>,
+    /// What decoding took in comparison, and what was spent on trying other depths.
+    pub accounting: Accounting,
     /// The most bytes that MLX held at one time while serving this request, weights included.
     pub peak_memory: usize,
 }

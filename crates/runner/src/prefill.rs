@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use foretoken_model_base::{Batch, Hidden, Model};
-use foretoken_speculate::{Decoder, RequestState};
-use mlx_rs::transforms::eval;
+use foretoken_model_base::{Batch, Model};
+use foretoken_speculate::{Decoder, RequestState, States};
+use mlx_rs::{Array, transforms::eval};
 
 use crate::{
-    Event, FinishReason, Result, TokenSink, memory,
+    Event, FinishReason, Result, RunnerError, TokenSink, memory,
     reuse::{Lease, Reuse},
 };
 
@@ -44,15 +44,15 @@ impl Prefill<'_> {
                 return Ok(ControlFlow::Continue(()));
             }
             let ids = &prompt[done..total.min(done + self.chunk.max(1))];
-            let hidden = forward(self.model, state, ids)?;
+            let (last, states) = forward(self.model, state, ids, &decoder.layers())?;
             // Only rows that were really evaluated count as committed.
-            if let Err(error) = eval([&hidden.last, &hidden.aux]) {
+            if let Err(error) = eval(std::iter::once(&last).chain(states.arrays())) {
                 state.target.poison(error.what());
                 return Err(error.into());
             }
-            decoder.prefilled(state, ids, &hidden.aux, done)?;
+            decoder.heard(state, ids, &states, done)?;
             done += ids.len();
-            drop(hidden);
+            drop((last, states));
             self.reuse.collect(self.lease, state);
             memory::clear_buffers()?;
         }
@@ -60,17 +60,25 @@ impl Prefill<'_> {
 }
 
 /// Appends `ids` to the target's caches, or leaves the caches as they were.
-fn forward(model: &dyn Model, state: &mut RequestState, ids: &[u32]) -> Result<Hidden> {
+fn forward(
+    model: &dyn Model,
+    state: &mut RequestState,
+    ids: &[u32],
+    layers: &[usize],
+) -> Result<(Array, States)> {
     let at = state.target.begin_whole()?;
-    let built = Batch::from_ids(ids, at).and_then(|batch| model.forward(&batch, &mut [&mut state.target]));
+    let batch = Batch::from_ids(ids, at);
+    let built = batch
+        .map_err(RunnerError::from)
+        .and_then(|batch| Ok(States::forward(model, &batch, &mut state.target, layers)?));
     match built {
-        Ok(hidden) => {
+        Ok(forwarded) => {
             state.target.commit(ids.len())?;
-            Ok(hidden)
+            Ok(forwarded)
         }
         Err(error) => {
             state.target.rollback()?;
-            Err(error.into())
+            Err(error)
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct Request {
     pub ends: Vec<u32>,
     /// The depth policy; absent means the runner's own.
     pub policy: Option<DraftPolicy>,
+    /// The names of the drafters that may be asked; absent means all that are loaded.
+    pub drafters: Option<Vec<String>>,
     /// Whether a loaded drafter may be used at all.
     pub speculate: bool,
     /// What the answer must match.
@@ -41,6 +43,7 @@ impl Request {
             sampling: SamplingOptions::greedy(),
             ends: Vec::new(),
             policy: None,
+            drafters: None,
             speculate: true,
             grammar: None,
             exact: None,

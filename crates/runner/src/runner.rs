@@ -1,11 +1,13 @@
-//! A loaded model with its drafter: checks a request, prefills, decodes, reports.
+//! A loaded model with its drafters: checks a request, prefills, decodes, reports.
 
-use std::{ops::ControlFlow, rc::Rc, time::Instant};
+use std::{cell::RefCell, ops::ControlFlow, rc::Rc, time::Instant};
 
 use foretoken_cache::prefix::{PrefixCache, PrefixOptions};
 use foretoken_model_base::{MTPDefaults, Model};
 use foretoken_sample::Sampler;
-use foretoken_speculate::{Decoder, DraftPolicy, Drafter, Exact, RequestState, Statistics, make_decoder};
+use foretoken_speculate::{
+    Accounting, Decoder, DraftPolicy, Drafter, Estimates, Exact, RequestState, Speculation, Statistics,
+};
 
 use crate::{
     Event, FinishReason, PREFILL_CHUNK, Report, Request, Result, RunnerError, Timing, TokenSink, Usage,
@@ -21,8 +23,8 @@ use crate::{
 /// same tokens goes on from there. A request that failed leaves nothing that could touch the next one.
 pub struct Runner {
     pub(crate) model: Rc<dyn Model>,
-    drafter: Option<Rc<dyn Drafter>>,
-    policy: DraftPolicy,
+    /// The drafters, the policy, and what was measured since the model was loaded.
+    speculation: Speculation,
     pub(crate) chunk: usize,
     load_seconds: f64,
     reuse: Reuse,
@@ -42,12 +44,15 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<Report>,
 }
 
-/// The policy for a model whose user did not choose one: the model's initial depth, held constant, cut
-/// to what the drafter can do; 0 when the model prefers plain decoding.
-pub fn default_policy(model: &dyn Model, drafter: &dyn Drafter) -> DraftPolicy {
+/// The policy for a model whose user did not choose one: measured throughput between plain decoding and the
+/// model's largest depth, beginning at its initial one; plain decoding when the model prefers that.
+pub fn default_policy(model: &dyn Model) -> DraftPolicy {
     let defaults = MTPDefaults::resolve(model.mtp_defaults());
-    let depth = defaults.initial_draft_tokens.min(drafter.facts().max_depth);
-    DraftPolicy::Constant(if defaults.enabled { depth } else { 0 })
+    let (initial, max) = (defaults.initial_draft_tokens, defaults.max_draft_tokens);
+    match defaults.enabled {
+        true => DraftPolicy::Throughput { initial, max, frozen: false },
+        false => DraftPolicy::Constant(0),
+    }
 }
 
 impl Runner {
@@ -55,20 +60,36 @@ impl Runner {
     pub fn new(model: Rc<dyn Model>) -> Self {
         Self {
             model,
-            drafter: None,
-            policy: DraftPolicy::Constant(0),
+            speculation: Speculation::none(),
             chunk: PREFILL_CHUNK,
             load_seconds: 0.0,
             reuse: Reuse::new(Some(PrefixOptions::default())),
         }
     }
 
-    /// Adds a drafter; without a policy, [`default_policy`].
+    /// Drafts with one drafter; without a policy, [`default_policy`].
     pub fn with_drafter(mut self, drafter: Rc<dyn Drafter>, policy: Option<DraftPolicy>) -> Self {
-        self.policy = policy.unwrap_or_else(|| default_policy(self.model.as_ref(), drafter.as_ref()));
-        self.drafter = Some(drafter);
-        self.reuse.clear();
+        self.draft_with(vec![drafter], policy);
         self
+    }
+
+    /// Drafts with any of these drafters, in each round with the one that the policy expects most of; without
+    /// a policy, [`default_policy`]. Drafters that cannot work side by side are an error.
+    pub fn with_drafters(
+        mut self,
+        drafters: Vec<Rc<dyn Drafter>>,
+        policy: Option<DraftPolicy>,
+    ) -> Result<Self> {
+        self.draft_with(drafters, policy);
+        self.speculation.check()?;
+        Ok(self)
+    }
+
+    fn draft_with(&mut self, drafters: Vec<Rc<dyn Drafter>>, policy: Option<DraftPolicy>) {
+        let policy = policy.unwrap_or_else(|| default_policy(self.model.as_ref()));
+        let estimates = self.speculation.estimates.clone();
+        self.speculation = Speculation::new(drafters, policy).with_estimates(estimates);
+        self.reuse.clear();
     }
 
     /// Prefills in chunks of this many tokens instead of [`PREFILL_CHUNK`].
@@ -95,9 +116,20 @@ impl Runner {
         self.model.as_ref()
     }
 
-    /// The drafter, when one is loaded.
+    /// The first drafter, when one is loaded.
     pub fn drafter(&self) -> Option<&dyn Drafter> {
-        self.drafter.as_deref()
+        self.drafters().first().map(Rc::as_ref)
+    }
+
+    /// All drafters.
+    pub fn drafters(&self) -> &[Rc<dyn Drafter>] {
+        &self.speculation.drafters
+    }
+
+    /// What was measured since the model was loaded. Put other estimates in, such as earlier ones, to begin with
+    /// those.
+    pub fn estimates(&self) -> &Rc<RefCell<Estimates>> {
+        &self.speculation.estimates
     }
 
     /// What earlier requests left; absent before the first one, or when nothing is remembered.
@@ -167,30 +199,32 @@ impl Runner {
         let constraint = constraint.map_err(|source| RunnerError::Grammar { source })?;
         memory::begin_request()?;
         // A drafter with caches of its own hears every request, so that its caches stay level.
-        let (model, drafter) = (self.model.clone(), self.drafter.clone());
+        let (model, speculation) = (self.model.clone(), self.speculation_for(request)?);
         let (prompt, ends) = (&request.prompt, &request.ends);
-        let mut state = RequestState::new(model.as_ref(), drafter.as_deref(), sampler, prompt, ends)?;
+        let mut state = RequestState::new(model.as_ref(), None, sampler, prompt, ends)?;
         (state.constraint, state.exact) = (constraint, request.exact.map(Exact::new));
-        let look_ahead = drafter.as_ref().map_or(0, |drafter| drafter.facts().look_ahead);
-        let begun = self.reuse.begin(look_ahead, &request.boundaries, &mut state);
+        speculation.lend(&mut state);
+        let begun = self.reuse.begin(speculation.look_ahead(), &request.boundaries, &mut state);
         let lease = begun.unwrap_or_else(|| {
             state.target = model.make_caches();
-            state.own = drafter.as_ref().and_then(|drafter| drafter.make_caches());
+            speculation.lend(&mut state);
             Lease::default()
         });
-        let policy = if request.speculate { self.policy_for(request) } else { DraftPolicy::Constant(0) };
-        let decoder = make_decoder(model, drafter, policy, &state)?;
+        let decoder = speculation.decoder(model, &state)?;
         Ok(Opened { state, decoder, lease })
     }
 
-    /// The drafter that a request may use.
-    fn drafter_for(&self, request: &Request) -> Option<Rc<dyn Drafter>> {
-        let wanted = request.speculate && self.policy_for(request) != DraftPolicy::Constant(0);
-        self.drafter.clone().filter(|_| wanted)
-    }
-
-    fn policy_for(&self, request: &Request) -> DraftPolicy {
-        request.policy.unwrap_or(self.policy)
+    /// The drafters and the policy that a request may use.
+    fn speculation_for(&self, request: &Request) -> Result<Speculation> {
+        let policy = match request.speculate {
+            true => request.policy.unwrap_or(self.speculation.policy),
+            false => DraftPolicy::Constant(0),
+        };
+        let speculation = self.speculation.with_policy(policy);
+        match &request.drafters {
+            Some(names) => Ok(speculation.with_only(names)?),
+            None => Ok(speculation),
+        }
     }
 
     fn answer(&mut self, request: &Request, opened: &mut Opened, sink: &mut dyn TokenSink) -> Result<Report> {
@@ -215,7 +249,8 @@ impl Runner {
         };
         timing.decode_seconds = started.elapsed().as_secs_f64();
         timing.decoded_tokens = decoded.count;
-        let mut report = self.report(request, decoded, timing, decoder.statistics().clone())?;
+        let spent = (decoder.statistics().clone(), decoder.accounting(state));
+        let mut report = self.report(request, decoded, timing, spent)?;
         report.usage.cached_tokens = cached;
         // A token that is still being computed is waited for and recorded, not streamed or counted. The
         // answer is complete, so a failure of that token does not concern it; `finish` levels the caches.
@@ -228,8 +263,9 @@ impl Runner {
         request: &Request,
         decoded: Decoded,
         timing: Timing,
-        statistics: Statistics,
+        (statistics, accounting): (Statistics, Accounting),
     ) -> Result<Report> {
+        let drafter = self.speculation_for(request)?.asked().first().copied();
         Ok(Report {
             finish_reason: decoded.finish_reason,
             usage: Usage {
@@ -240,8 +276,9 @@ impl Runner {
             timing,
             statistics,
             produced_tokens: decoded.produced,
-            drafter: self.drafter_for(request).map(|drafter| drafter.facts().name),
-            estimated_plain_seconds: decoded.estimated_plain_seconds,
+            drafter,
+            estimated_plain_seconds: accounting.estimated_plain.map(|plain| plain.as_secs_f64()),
+            accounting,
             peak_memory: MemoryUse::now()?.peak,
         })
     }
@@ -258,6 +295,6 @@ fn check_boundaries(request: &Request) -> Result<()> {
 
 impl Decoded {
     fn nothing(finish_reason: FinishReason) -> Self {
-        Self { finish_reason, count: 0, produced: 0, estimated_plain_seconds: None }
+        Self { finish_reason, count: 0, produced: 0 }
     }
 }

@@ -57,7 +57,8 @@ pub(crate) fn total(weights: &Array) -> Result<Array> {
         if padding > 0 {
             sums = ops::pad(&sums, &[(0, 0), (0, padding)], None, None)?;
         }
-        sums = sums.reshape(&[rows, sums.dim(-1) / GROUP, GROUP])?.sum_axis(-1, false)?;
+        // Columns that lie side by side are summed as vectors.
+        sums = sums.reshape(&[rows, GROUP, sums.dim(-1) / GROUP])?.sum_axis(1, false)?;
         if sums.dim(-1) <= 1 {
             return Ok(sums);
         }

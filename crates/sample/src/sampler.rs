@@ -80,23 +80,31 @@ impl Sampler {
     ///
     /// Of equally likely tokens the lowest id wins, in greedy rows as in top-k.
     pub fn distribution(&self, rows: Rows<'_>) -> Result<Distribution> {
-        Ok(self.distribution_with_margin(rows)?.0)
+        Ok(self.laws(&rows, filter::normalised)?.0)
     }
 
-    /// The distribution, and for greedy requests that report margins how far each row's best logit lies
-    /// above the second, after penalties and masks. Sampled requests get their margin with the draw, see
-    /// [`Distribution::draw_with_margin`].
+    /// What a round draws from, and for greedy requests that report margins how far each row's best logit
+    /// lies above the second, after penalties and masks. Sampled requests get their margin with the draw,
+    /// see [`Distribution::draw_with_margin`].
+    ///
+    /// Rows of a coupled request are drawn from and never divided by each other: their log probabilities
+    /// may be off by one number for the whole row, which saves a sum over the vocabulary.
     ///
     /// # Shapes
     /// → `[n]` float32.
     pub fn distribution_with_margin(&self, rows: Rows<'_>) -> Result<(Distribution, Option<Array>)> {
-        self.check(&rows)?;
+        let filter = if self.options.coupled() { filter::relative } else { filter::normalised };
+        self.laws(&rows, filter)
+    }
+
+    fn laws(&self, rows: &Rows<'_>, filtered: Filter) -> Result<(Distribution, Option<Array>)> {
+        self.check(rows)?;
         let masked = self.bans.active() || rows.allowed.is_some();
-        let adjusted = self.adjusted(&rows, masked)?;
+        let adjusted = self.adjusted(rows, masked)?;
         if self.options.temperature == 0.0 {
-            return self.greedy(&adjusted, &rows, masked);
+            return self.greedy(&adjusted, rows, masked);
         }
-        Ok((self.sampled(&adjusted, &rows)?, None))
+        Ok((self.sampled(&adjusted, rows, filtered)?, None))
     }
 
     /// Logits after bias, penalties and masks: `[n,D]` → `[n,D]`, untouched when nothing is asked for.
@@ -129,13 +137,13 @@ impl Sampler {
         Ok((Distribution::Point { ids }, margin))
     }
 
-    fn sampled(&self, logits: &Array, rows: &Rows<'_>) -> Result<Distribution> {
+    fn sampled(&self, logits: &Array, rows: &Rows<'_>, filtered: Filter) -> Result<Distribution> {
         let logits = float32(logits)?;
         if let Some(kept) = filter::top_k(&logits, self.options.top_k)? {
-            let logprobs = filter::normalised(&logits.take_along_axis(&kept, -1)?, &self.options)?;
+            let logprobs = filtered(&logits.take_along_axis(&kept, -1)?, &self.options)?;
             return Ok(Distribution::Sparse { ids: target(rows, kept)?, logprobs });
         }
-        let logprobs = filter::normalised(&logits, &self.options)?;
+        let logprobs = filtered(&logits, &self.options)?;
         Ok(match rows.columns {
             Some(ids) => Distribution::Sparse { ids: broadcast_to(ids, logits.shape())?, logprobs },
             None => Distribution::Dense { logprobs },
@@ -164,6 +172,9 @@ impl Sampler {
         }
     }
 }
+
+/// Log probabilities of `[n,k]` logits after the filters.
+type Filter = fn(&Array, &SamplingOptions) -> Result<Array>;
 
 /// The target ids of columns, any shape.
 fn target(rows: &Rows<'_>, columns: Array) -> Result<Array> {

@@ -8,8 +8,7 @@ use foretoken_sample::{Constraint, History, Sampler, SplitMix64};
 use mlx_rs::Array;
 
 use crate::{
-    Coupled, DraftPolicy, Drafter, Exact, Ratio, Result, SpeculateError, Statistics, depth::control,
-    plain::PlainDecoder, session::Hearing, speculative::Speculative,
+    Accounting, DraftPolicy, Drafter, Exact, Result, SpeculateError, Speculation, States, Statistics,
 };
 
 /// The state of one request that decoders and the runner share.
@@ -18,8 +17,11 @@ use crate::{
 pub struct RequestState {
     /// The target's caches.
     pub target: CacheSet,
-    /// The drafter's own caches, when it keeps any.
+    /// The own caches of the first drafter that keeps any; what requests share covers them.
     pub own: Option<CacheSet>,
+    /// The own caches of the other drafters, one entry for each drafter; nothing outside the request covers
+    /// them. [`Speculation::lend`] fills both.
+    pub others: Vec<Option<CacheSet>>,
     /// The options applied to logits.
     pub sampler: Sampler,
     /// Every token, prompt and output.
@@ -59,6 +61,7 @@ impl RequestState {
         Ok(Self {
             target: model.make_caches(),
             own: drafter.and_then(|d| d.make_caches()),
+            others: Vec::new(),
             sampler,
             history: History::new(prompt),
             current: prompt[prompt.len() - 1],
@@ -115,9 +118,7 @@ impl RequestState {
     /// A failed evaluation leaves the contents of in-flight rows unknown.
     pub(crate) fn poison(&mut self, reason: &str) {
         self.target.poison(reason);
-        if let Some(own) = self.own.as_mut() {
-            own.poison(reason);
-        }
+        self.own.iter_mut().chain(self.others.iter_mut().flatten()).for_each(|own| own.poison(reason));
     }
 }
 
@@ -206,7 +207,11 @@ pub struct Run {
 /// ahead: that row sits in an open transaction which the next call commits and
 /// [`finish`](Self::finish) takes back.
 pub trait Decoder {
-    /// Hears a prefill chunk that was forwarded into the request's target caches.
+    /// The layers to tap in forwards of the prompt, ascending, for [`States::forward`].
+    fn layers(&self) -> Vec<usize>;
+    /// Hears a prefill chunk that was forwarded into the request's target caches and starts at slot `slot`.
+    fn heard(&mut self, request: &mut RequestState, ids: &[u32], states: &States, slot: usize) -> Result<()>;
+    /// Hears a prefill chunk that was forwarded without taps.
     ///
     /// # Shapes
     /// `hidden` `[1,n,E]`, `Hidden.aux` of the chunk that starts at slot `slot`.
@@ -216,7 +221,9 @@ pub trait Decoder {
         ids: &[u32],
         hidden: &Array,
         slot: usize,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        self.heard(request, ids, &States::plain(hidden.clone()), slot)
+    }
     /// Produces the next run; a round drafts at most `remaining − 1` tokens.
     ///
     /// An error means that no token was produced by this call; earlier tokens were all returned. Call
@@ -231,9 +238,12 @@ pub trait Decoder {
     fn finish(self: Box<Self>, request: &mut RequestState) -> Result<()>;
     /// What happened so far.
     fn statistics(&self) -> &Statistics;
+    /// What it took so far.
+    fn accounting(&self, request: &RequestState) -> Accounting;
 }
 
-/// The decoder for a request: plain without a drafter, else speculative under `policy`.
+/// The decoder for a request: plain without a drafter, else speculative under `policy`. What it measures is
+/// forgotten with it; [`Speculation`] remembers, and takes several drafters.
 ///
 /// Call it before prefill: the session opens at the offset where the target's caches rest. At a constant
 /// depth of 0 a drafter with caches of its own hears the committed runs all the same.
@@ -243,19 +253,5 @@ pub fn make_decoder(
     policy: DraftPolicy,
     request: &RequestState,
 ) -> Result<Box<dyn Decoder>> {
-    let options = request.sampler.options();
-    let never = policy == DraftPolicy::Constant(0);
-    let at = request.target.offset();
-    let hearing = match drafter.filter(|_| !never || request.own.is_some()) {
-        Some(drafter) => Hearing::open(drafter.as_ref(), at),
-        // Blocks are forwarded by rounds, also where nobody drafts.
-        None if request.exact.is_some() => Hearing::nobody(at),
-        None => return Ok(Box::new(PlainDecoder::new(model))),
-    };
-    if options.coupled() {
-        let rule = Coupled::new(options.seed_value()).with_margins(options.margins);
-        Ok(Box::new(Speculative::new(model, hearing, rule, control(policy))))
-    } else {
-        Ok(Box::new(Speculative::new(model, hearing, Ratio::new(), control(policy))))
-    }
+    Speculation::new(drafter.into_iter().collect(), policy).decoder(model, request)
 }

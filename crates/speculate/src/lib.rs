@@ -9,6 +9,7 @@
 #![deny(missing_docs)]
 
 mod accept;
+mod audience;
 mod decoder;
 mod depth;
 mod drafter;
@@ -21,7 +22,9 @@ mod plain;
 mod round;
 mod session;
 mod sink;
+mod speculation;
 mod speculative;
+mod states;
 mod stats;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -29,8 +32,8 @@ pub mod testkit;
 pub use accept::{Coupled, Ratio, Rule, Verdict};
 pub use decoder::{Decoder, Provenance, RequestState, Run, Token, TokenLogprobs, make_decoder};
 pub use depth::{
-    Choice, Clock, Controller, DraftPolicy, Estimates, Outcome, ScriptedClock, Seat, Situation, Source, SystemClock,
-    Throughput, Trace, Traced,
+    Choice, Clock, Controller, DraftPolicy, Estimates, Outcome, Recorder, ScriptedClock, Seat, Situation,
+    Source, SystemClock, Throughput, Trace, Traced,
 };
 pub use drafter::{CommittedRun, DraftCx, DraftSession, DraftSink, Drafter, DrafterFacts};
 // Not public: a glob import would hide the result type of drafters, which fail with `DraftError`.
@@ -39,4 +42,6 @@ pub use error::{DraftError, SpeculateError};
 pub use exact::{EXACT_WIDTH, Exact};
 pub use lazy::Lazy;
 pub use sink::{CoupledSink, RatioSink};
-pub use stats::Statistics;
+pub use speculation::{Speculation, Traces};
+pub use states::States;
+pub use stats::{Accounting, SourceCounts, Statistics};

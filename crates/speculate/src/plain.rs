@@ -6,17 +6,15 @@
 //! early and dispatched late, every write stays in place, an end token costs no wasted forward, and the
 //! device works while the caller streams.
 
-use std::rc::Rc;
-
 use foretoken_model_base::{Batch, Model};
 use foretoken_sample::{Distribution, Rows};
 use mlx_rs::{Array, transforms::async_eval};
 
 use crate::{
-    Decoder, Provenance, RequestState, Result, Run, SpeculateError, Statistics, Token,
+    Provenance, RequestState, Result, SpeculateError, States, Token,
+    audience::Audience,
     lazy::{Host, Lazy},
     round::{Report, RowFacts, allowed_next, begin, logits, wait},
-    session::Hearing,
 };
 
 /// One forward of one token, and the token drawn from it.
@@ -26,9 +24,12 @@ struct Step {
     /// The drawn token `[1]` uint32.
     token: Array,
     facts: Lazy<(Drawn, RowFacts)>,
-    /// `Hidden.aux` of the forwarded token `[1,1,E]`, when a session listens to it.
-    aux: Option<Array>,
+    /// The states of the forwarded token, when a session listens to them.
+    states: Option<States>,
 }
+
+/// What a step keeps for the sessions: nothing, or the states with these layers tapped.
+type Listens = Option<Vec<usize>>;
 
 struct Drawn {
     id: u32,
@@ -54,24 +55,24 @@ impl Plain {
         &mut self,
         model: &dyn Model,
         request: &mut RequestState,
-        hearing: Option<&mut Hearing>,
+        audience: &mut Audience,
         stay_ahead: bool,
     ) -> Result<Token> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        let listens = hearing.as_ref().is_some_and(|h| h.wants_hidden());
+        let listens = audience.wants_hidden().then(|| audience.layers());
         let step = match self.ahead.take() {
             Some(step) => step,
-            None => first(model, request, listens)?,
+            None => first(model, request, &listens)?,
         };
         request.target.commit(1)?;
         let room = step.slot + 1 < model.facts().context_length;
         // What a grammar allows next is known only with the token.
         let known = request.constraint.is_none();
-        let next = (stay_ahead && room && known).then(|| build(model, request, Some(&step.token), listens));
+        let next = (stay_ahead && room && known).then(|| build(model, request, Some(&step.token), &listens));
         let (drawn, rows) =
-            wait(step.facts, step.aux.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
+            wait(step.facts, step.states.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
         if let Some(fault) = rows.fault(0) {
             rewind(request, step.slot);
             return Err(fault.error(request.step_of(request.next_slot())));
@@ -83,8 +84,8 @@ impl Plain {
         let forwarded = request.current;
         request.record(&[drawn.id]);
         self.failure = self.dispatch(request, next).err();
-        if let Some(hearing) = hearing.filter(|_| !request.target.is_poisoned()) {
-            hearing.committed(model, request, &[forwarded], step.aux.as_ref(), step.slot);
+        if !request.target.is_poisoned() {
+            audience.committed(model, request, &[forwarded], step.states.as_ref(), step.slot);
         }
         let margin = rows.margin(0).or(drawn.margin);
         Ok(Token { id: drawn.id, logprobs: rows.logprobs(0, 0), margin, provenance: Provenance::Plain })
@@ -109,10 +110,10 @@ impl Plain {
         &mut self,
         model: &dyn Model,
         request: &mut RequestState,
-        hearing: Option<&mut Hearing>,
+        audience: &mut Audience,
     ) -> Result<Option<Token>> {
         match self.is_ahead() {
-            true => self.next(model, request, hearing, false).map(Some),
+            true => self.next(model, request, audience, false).map(Some),
             false => Ok(None),
         }
     }
@@ -127,14 +128,14 @@ impl Plain {
 }
 
 /// The first step of a pipeline, dispatched.
-fn first(model: &dyn Model, request: &mut RequestState, listens: bool) -> Result<Step> {
+fn first(model: &dyn Model, request: &mut RequestState, listens: &Listens) -> Result<Step> {
     let step = build(model, request, None, listens)?;
     start(&step).inspect_err(|err| request.poison(&err.to_string()))?;
     Ok(step)
 }
 
 fn start(step: &Step) -> Result<()> {
-    Ok(async_eval(step.facts.arrays().iter().chain(step.aux.as_ref()))?)
+    Ok(async_eval(step.facts.arrays().iter().chain(step.states.iter().flat_map(States::arrays)))?)
 }
 
 /// The target's caches return to the tokens before `slot`.
@@ -152,7 +153,7 @@ fn build(
     model: &dyn Model,
     request: &mut RequestState,
     in_flight: Option<&Array>,
-    listens: bool,
+    listens: &Listens,
 ) -> Result<Step> {
     let base = match in_flight {
         None => begin(request)?,
@@ -169,15 +170,16 @@ fn forward(
     model: &dyn Model,
     request: &mut RequestState,
     in_flight: Option<&Array>,
-    listens: bool,
+    listens: &Listens,
     slot: usize,
 ) -> Result<Step> {
     let fed = match in_flight {
         Some(token) => token.reshape(&[1, 1])?,
         None => Array::from_slice(&[request.current], &[1, 1]),
     };
-    let hidden = model.forward(&Batch::single(fed, slot)?, &mut [&mut request.target])?;
-    let logits = logits(model, &hidden)?;
+    let layers = listens.as_deref().unwrap_or_default();
+    let (last, states) = States::forward(model, &Batch::single(fed, slot)?, &mut request.target, layers)?;
+    let logits = logits(model, &last)?;
     let allowed = match request.constraint.as_mut() {
         Some(constraint) => Some(allowed_next(constraint.as_mut(), request.sampler.vocabulary())?),
         None => None,
@@ -194,7 +196,7 @@ fn forward(
     let report = request.sampler.options().logprobs;
     let report = report.map(|top| Report::of(&logits, None, &token, top)).transpose()?;
     let facts = drawn.with(RowFacts::of(&logits, &law, margin.as_ref(), report)?);
-    Ok(Step { slot, token, facts, aux: listens.then_some(hidden.aux) })
+    Ok(Step { slot, token, facts, states: listens.is_some().then_some(states) })
 }
 
 /// The token `[1]` that the law gives at a slot; its margin comes along where the rule shares noise.
@@ -216,49 +218,6 @@ fn draw(request: &mut RequestState, law: &Distribution, slot: usize) -> Result<(
         margin: None,
     })?;
     Ok((token, drawn))
-}
-
-/// The decoder of a request without a drafter.
-pub(crate) struct PlainDecoder {
-    model: Rc<dyn Model>,
-    plain: Plain,
-    statistics: Statistics,
-}
-
-impl PlainDecoder {
-    pub(crate) fn new(model: Rc<dyn Model>) -> Self {
-        Self { model, plain: Plain::default(), statistics: Statistics::default() }
-    }
-}
-
-impl Decoder for PlainDecoder {
-    fn prefilled(&mut self, _: &mut RequestState, _: &[u32], _: &Array, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn next(&mut self, request: &mut RequestState, remaining: usize) -> Result<Run> {
-        check_remaining(remaining)?;
-        let token = self.plain.next(self.model.as_ref(), request, None, remaining > 1)?;
-        self.statistics.record(0, 0, false);
-        Ok(Run { tokens: vec![token], ..Run::default() })
-    }
-
-    fn drain(&mut self, request: &mut RequestState) -> Result<Option<Token>> {
-        let token = self.plain.drain(self.model.as_ref(), request, None)?;
-        if token.is_some() {
-            self.statistics.record(0, 0, false);
-        }
-        Ok(token)
-    }
-
-    fn finish(mut self: Box<Self>, request: &mut RequestState) -> Result<()> {
-        self.plain.finish(request);
-        Ok(())
-    }
-
-    fn statistics(&self) -> &Statistics {
-        &self.statistics
-    }
 }
 
 /// A call for no tokens is a fault of the decode loop.

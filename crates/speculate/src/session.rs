@@ -7,16 +7,47 @@ use std::{
 
 use foretoken_cache::CacheSet;
 use foretoken_model_base::Model;
-use mlx_rs::Array;
 
 use crate::{
-    CommittedRun, DraftCx, DraftError, DraftSession, DraftSink, Drafter, DrafterFacts, RequestState,
+    CommittedRun, DraftCx, DraftError, DraftSession, DraftSink, Drafter, DrafterFacts, RequestState, States,
 };
+
+/// Which caches of the request belong to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// None.
+    Nobody,
+    /// `RequestState.own`, which the prefix cache manages.
+    Managed,
+    /// The entry of `RequestState.others`.
+    Other(usize),
+}
+
+impl Owner {
+    pub(crate) fn caches<'a>(
+        self,
+        own: &'a mut Option<CacheSet>,
+        others: &'a mut [Option<CacheSet>],
+    ) -> Option<&'a mut CacheSet> {
+        match self {
+            Owner::Nobody => None,
+            Owner::Managed => own.as_mut(),
+            Owner::Other(index) => others.get_mut(index).and_then(Option::as_mut),
+        }
+    }
+
+    fn of(self, request: &mut RequestState) -> Option<&mut CacheSet> {
+        self.caches(&mut request.own, &mut request.others)
+    }
+}
 
 /// The session, what it has heard, and where its caches last rested.
 pub(crate) struct Hearing {
     session: Option<Box<dyn DraftSession>>,
     facts: DrafterFacts,
+    owner: Owner,
+    /// It only listens.
+    muted: bool,
     /// The slot of the next run to report.
     heard: usize,
     /// The own caches' offset after the last committed run; rows behind it may be speculative.
@@ -27,19 +58,16 @@ pub(crate) struct Hearing {
 
 impl Hearing {
     /// Opens a session whose first committed slot will be `at`.
-    pub(crate) fn open(drafter: &dyn Drafter, at: usize) -> Self {
+    pub(crate) fn open(drafter: &dyn Drafter, at: usize, owner: Owner) -> Self {
         let facts = drafter.facts().clone();
-        let mut hearing = Self { session: None, facts, heard: at, rest: at, ended: None };
+        // Other caches than the managed ones start empty wherever the target rests.
+        let rest = if matches!(owner, Owner::Other(_)) { 0 } else { at };
+        let mut hearing = Self { session: None, facts, owner, muted: false, heard: at, rest, ended: None };
         match guard(|| drafter.open(at)) {
             Ok(session) => hearing.session = Some(session),
             Err(reason) => hearing.end(&reason),
         }
         hearing
-    }
-
-    /// No session at all.
-    pub(crate) fn nobody(at: usize) -> Self {
-        Self { session: None, facts: DrafterFacts::new("none", 0), heard: at, rest: at, ended: None }
     }
 
     pub(crate) fn facts(&self) -> &DrafterFacts {
@@ -66,12 +94,37 @@ impl Hearing {
         self.ended.take()
     }
 
-    /// Asks for a proposal. Returns false when the session failed: what it offered does not count.
+    /// The same, never to be asked.
+    pub(crate) fn muted(self) -> Self {
+        Self { muted: true, ..self }
+    }
+
+    pub(crate) fn is_muted(&self) -> bool {
+        self.muted
+    }
+
+    /// Which caches it keeps.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// How many tokens it could offer now, when it knows without drafting.
+    pub(crate) fn ready(&mut self, tokens: &[u32]) -> Option<usize> {
+        let session = self.session.as_ref()?;
+        match guard(|| Ok(session.ready(tokens))) {
+            Ok(ready) => ready,
+            // It is asked again when it is to propose, and fails then.
+            Err(_) => Some(0),
+        }
+    }
+
+    /// Asks for a proposal, or for a tail after `drafted`. Returns false when the session failed: what it
+    /// offered does not count.
     pub(crate) fn propose(
         &mut self,
         model: &dyn Model,
         lent: Lent<'_>,
-        current: u32,
+        (current, drafted): (u32, Option<&[u32]>),
         out: &mut dyn DraftSink,
     ) -> bool {
         let Lent { target, tokens, mut own } = lent;
@@ -80,9 +133,12 @@ impl Hearing {
         };
         let asked = guard(|| {
             let mut cx = DraftCx { model, target, tokens, own: own.as_deref_mut() };
-            session.propose(&mut cx, current, out)
+            match drafted {
+                None => session.propose(&mut cx, current, out),
+                Some(drafted) => session.extend(&mut cx, current, drafted, out),
+            }
         });
-        asked.map_err(|reason| self.fail(own, reason)).is_ok()
+        asked.map_err(|reason| self.fail_with(own, &reason)).is_ok()
     }
 
     /// Reports a committed run in slot order.
@@ -91,35 +147,43 @@ impl Hearing {
         model: &dyn Model,
         request: &mut RequestState,
         ids: &[u32],
-        hidden: Option<&Array>,
+        states: Option<&States>,
         slot: usize,
     ) {
         let Some(session) = self.session.as_mut() else {
             return;
         };
-        let hidden = hidden.filter(|_| self.facts.needs_hidden);
-        let (tokens, mut own) = (request.history.ids(), request.own.as_mut());
+        let RequestState { target, own, others, history, .. } = request;
+        let (tokens, mut own) = (history.ids(), self.owner.caches(own, others));
+        let facts = &self.facts;
         let told = guard(|| {
-            let mut cx = DraftCx { model, target: &request.target, tokens, own: own.as_deref_mut() };
-            session.committed(&mut cx, CommittedRun { ids, hidden, slot })
+            let asked = states.map(|states| states.asked_by(facts)).transpose();
+            let hidden = asked.map_err(|err| DraftError::Other(err.to_string()))?.flatten();
+            let mut cx = DraftCx { model, target, tokens, own: own.as_deref_mut() };
+            session.committed(&mut cx, CommittedRun { ids, hidden: hidden.as_ref(), slot })
         });
         match told {
             Ok(()) => {
                 self.heard = slot + ids.len();
                 self.rest = own.map_or(self.heard, |o| o.offset());
             }
-            Err(reason) => self.fail(own, reason),
+            Err(reason) => self.fail_with(own, &reason),
         }
     }
 
-    /// Ends speculation for the request; the own caches return to where they last rested.
-    pub(crate) fn fail(&mut self, own: Option<&mut CacheSet>, reason: String) {
+    /// Ends this session; the own caches return to where they last rested.
+    pub(crate) fn fail(&mut self, request: &mut RequestState, reason: &str) {
+        let own = self.owner.of(request);
+        self.fail_with(own, reason);
+    }
+
+    fn fail_with(&mut self, own: Option<&mut CacheSet>, reason: &str) {
         if let Some(session) = self.session.take() {
             // A broken session may also panic while it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(move || drop(session)));
         }
-        self.end(&reason);
-        self.rewind_own(own);
+        self.end(reason);
+        rewind_to(own, self.rest);
     }
 
     fn end(&mut self, reason: &str) {
@@ -127,25 +191,23 @@ impl Hearing {
     }
 
     /// Takes the own caches back to where they rested after the last committed run.
-    pub(crate) fn rewind_own(&self, own: Option<&mut CacheSet>) {
-        if let Some(own) = own
-            && let Err(err) = own.rewind(self.rest.min(own.offset()))
-        {
-            own.poison(err.to_string());
-        }
+    pub(crate) fn rewind_own(&self, request: &mut RequestState) {
+        rewind_to(self.owner.of(request), self.rest);
     }
 
     /// Settles and finishes the session, with the token after the target's last slot when the request is
     /// healthy. Nothing that goes wrong here concerns the answer.
     pub(crate) fn finish(mut self, model: &dyn Model, request: &mut RequestState, next: Option<u32>) {
         if let Some(session) = self.session.as_mut() {
-            let (target, tokens, own) = (&request.target, request.history.ids(), request.own.as_mut());
+            let RequestState { target, own, others, history, .. } = &mut *request;
+            let (tokens, own) = (history.ids(), self.owner.caches(own, others));
             let told = guard(|| session.settle(&mut DraftCx { model, target, tokens, own }, next));
             if let Err(reason) = told {
-                self.fail(request.own.as_mut(), reason);
+                self.fail(request, &reason);
             }
         }
-        cut_own(request);
+        let at = request.target.offset();
+        cut(self.owner.of(request), at);
         if let Some(session) = self.session.take() {
             let _ = guard(|| session.finish());
         }
@@ -159,11 +221,18 @@ pub(crate) struct Lent<'a> {
     pub(crate) own: Option<&'a mut CacheSet>,
 }
 
-/// The own caches hold nothing past the target's. The target stays where it is when they are behind: a
+fn rewind_to(own: Option<&mut CacheSet>, rest: usize) {
+    if let Some(own) = own
+        && let Err(err) = own.rewind(rest.min(own.offset()))
+    {
+        own.poison(err.to_string());
+    }
+}
+
+/// The own caches hold nothing past the target's offset. The target stays where it is when they are behind: a
 /// drafter's failure must not cost states that fold the past and cannot go back.
-fn cut_own(request: &mut RequestState) {
-    let at = request.target.offset();
-    if let Some(own) = request.own.as_mut().filter(|own| own.offset() > at && !own.is_poisoned())
+fn cut(own: Option<&mut CacheSet>, at: usize) {
+    if let Some(own) = own.filter(|own| own.offset() > at && !own.is_poisoned())
         && let Err(err) = own.rewind(at)
     {
         own.poison(err.to_string());

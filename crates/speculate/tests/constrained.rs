@@ -1,5 +1,7 @@
 //! Answers under a grammar: speculation, forced runs and faults change nothing in the text.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use std::{rc::Rc, sync::Arc};
 
 use foretoken_sample::{RuleChoice, SamplingOptions, Seed};

@@ -20,6 +20,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "one value for the whole process")]
 pub(crate) enum Command {
     /// Answer one prompt, streamed to standard output.
     Generate(GenerateArgs),

@@ -1,8 +1,8 @@
 //! How many tokens come out, and what is left when somebody leaves.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
-use foretoken_speculate::testkit::{Pattern, on_cpu};
+use foretoken_speculate::testkit::{Minimal, Pattern, on_cpu};
 
 use super::*;
 
@@ -91,7 +91,7 @@ fn h18_delivered_budget_usage_and_logprobs_are_one_number() {
         request.sampling.logprobs = Some(3);
         let heard = hear(&mut drafting(Rc::new(target()), scripted(Pattern::Oracle), 4), &request);
         assert_eq!((heard.ids.len(), heard.logprobs.len()), (limit, limit));
-        assert_eq!(heard.report().drafter, None, "log probabilities are reported plainly");
+        assert_eq!(heard.report().drafter, Some("scripted"), "log probabilities come while speculating");
         assert!(heard.logprobs.iter().all(|l| l.top.len() == 3 && l.logprob < 0.0));
     }
 }
@@ -174,4 +174,39 @@ fn a_request_may_turn_speculation_off_or_change_its_depth() {
 fn peak_memory_is_measured_per_request() {
     let heard = hear(&mut plain(Rc::new(target())), &asked(3));
     assert!(heard.report().peak_memory > 0);
+}
+
+#[test]
+fn plain_time_is_estimated_once_three_plain_rounds_were_measured() {
+    // The first token of each answer fills the pipeline and is no measure.
+    let mut runner = drafting(Rc::new(target()), scripted(Pattern::Oracle), 4);
+    let off = Request { speculate: false, ..asked(3) };
+    for known in [false, true] {
+        let heard = hear(&mut runner, &off);
+        assert_eq!(heard.report().estimated_plain_seconds.is_some(), known);
+    }
+    let accounting = hear(&mut runner, &asked(10)).report().accounting;
+    assert!(accounting.actual > Duration::ZERO, "{accounting:?}");
+    assert!(accounting.estimated_plain.is_some_and(|plain| plain > Duration::ZERO), "{accounting:?}");
+    assert_eq!(accounting.probing, Duration::ZERO, "a constant depth tries nothing");
+}
+
+#[test]
+fn a_request_may_choose_among_the_drafters() {
+    let drafters = || -> Vec<Rc<dyn Drafter>> { vec![scripted(Pattern::Oracle), Rc::new(Minimal::new())] };
+    let policy = Some(DraftPolicy::Constant(4));
+    let mut runner = Runner::new(Rc::new(target())).with_drafters(drafters(), policy).expect("a set");
+    let both = hear(&mut runner, &asked(10));
+    let only = |name: &str| Request { drafters: Some(vec![name.into()]), ..asked(10) };
+    let minimal = hear(&mut runner, &only("minimal"));
+    assert_eq!((both.report().drafter, minimal.report().drafter), (Some("scripted"), Some("minimal")));
+    assert_eq!(both.ids, minimal.ids);
+    let sources = &both.report().statistics.sources;
+    assert_eq!((sources[0].drafted, sources[0].accepted, sources[1].drafted), (8, 8, 0));
+    let unknown = hear(&mut runner, &only("scripted2"));
+    assert!(unknown.error().contains("one of scripted, minimal"), "{}", unknown.error());
+    let twice = vec![scripted(Pattern::Oracle), scripted(Pattern::Wrong)];
+    let refused =
+        Runner::new(Rc::new(target())).with_drafters(twice, None).map(|_| ()).expect_err("one name");
+    assert!(refused.to_string().contains("scripted twice"), "{refused}");
 }

@@ -34,14 +34,15 @@ fn runner(model: &Rc<dyn Model>) -> (Runner, Rc<Tracker>) {
     (runner.with_prefix_cache(Some(options(true))).with_prefill_chunk(5), tracker)
 }
 
-/// Requests that do not draft, each for another reason.
-fn undrafted(prompt: &[u32]) -> [Request; 4] {
+/// Requests of which the first two draft, and the others do not, each for another reason.
+fn mixed(prompt: &[u32]) -> [Request; 5] {
     let sampling = SamplingOptions { logprobs: Some(2), ..SamplingOptions::greedy() };
     [
         greedy(prompt, TOKENS),
+        Request { sampling, ..greedy(prompt, TOKENS) },
         Request { speculate: false, ..greedy(prompt, TOKENS) },
         Request { policy: Some(DraftPolicy::Constant(0)), ..greedy(prompt, TOKENS) },
-        Request { sampling, ..greedy(prompt, TOKENS) },
+        Request { drafters: Some(Vec::new()), ..greedy(prompt, TOKENS) },
     ]
 }
 
@@ -49,12 +50,12 @@ fn undrafted(prompt: &[u32]) -> [Request; 4] {
 fn own_caches_are_level_whether_or_not_the_earlier_request_drafted() {
     let model = target();
     let first = prompt(1, 23);
-    for (kind, request) in undrafted(&first).iter().enumerate() {
+    for (kind, request) in mixed(&first).iter().enumerate() {
         let (mut warm, tracker) = runner(&model);
         let answer = serve(&mut warm, request).ids;
         assert_eq!(answer, cold(&model, request), "request {kind}");
         let counts = tracker.counts();
-        assert_eq!(counts.proposals > 0, kind == 0, "request {kind}");
+        assert_eq!(counts.proposals > 0, kind < 2, "request {kind}");
         assert!(
             counts.committed().is_some_and(|heard| heard.starts_with(&first)),
             "request {kind} was heard"
@@ -89,7 +90,7 @@ fn a_cancelled_prefill_leaves_own_caches_level() {
 #[test]
 fn a_request_that_only_listens_is_reported_as_plain() {
     let model = target();
-    for request in &undrafted(&prompt(4, 12))[1..] {
+    for request in &mixed(&prompt(4, 12))[2..] {
         let (mut runner, _) = runner(&model);
         let served = serve(&mut runner, request);
         assert_eq!((served.report().drafter, served.report().statistics.drafted), (None, 0));

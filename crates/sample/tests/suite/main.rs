@@ -6,6 +6,7 @@ mod common;
 mod distributions;
 mod draws;
 mod filters;
+mod masks;
 mod noise;
 mod options;
 mod penalties;

@@ -80,6 +80,22 @@ impl Estimates {
         acceptance.chances(depth, self.round).iter().map(|chance| chance.mean).collect()
     }
 
+    /// Whether the first drafts of a source were judged, and this share of them kept.
+    pub(crate) fn kept_often(&self, source: &str, share: f64) -> bool {
+        let first = self.sources.get(source).and_then(|source| source.acceptance.positions.first());
+        first.is_some_and(|first| first.count > 1.0 && first.mean >= share)
+    }
+
+    /// Takes sources for good ones, so that tests see their tails.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn trust<'a>(&mut self, sources: impl Iterator<Item = &'a str>) {
+        for name in sources {
+            for round in 0..4 {
+                let _ = self.source(name).acceptance.learn(1, false, round);
+            }
+        }
+    }
+
     /// Whether any source was ever measured.
     pub(crate) fn untouched(&self) -> bool {
         self.sources.values().all(|source| source.curves.is_empty())

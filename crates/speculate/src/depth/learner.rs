@@ -7,6 +7,9 @@ use super::{Choice, Estimates, Outcome, Situation, Source, cost::Cell, estimates
 /// A first measurement this far above what neighbours suggest is taken twice: it may have met a hiccup, and
 /// a depth that seems dear is not tried again soon.
 const SURPRISE: f64 = 1.25;
+/// Shorter or longer rounds than a microsecond and an hour are no measurements; costs are divided by.
+const LEAST_NANOS: u64 = 1_000;
+const MOST_NANOS: u64 = 3_600_000_000_000;
 /// Plain rounds after which a model is no longer new.
 const NEW: f64 = 3.0;
 /// Rounds that the average length of a kept tail looks back on.
@@ -70,7 +73,9 @@ impl Learner {
             self.before = None;
             return false;
         }
-        self.estimates.borrow_mut().round += 1;
+        let mut estimates = self.estimates.borrow_mut();
+        estimates.round = estimates.round.saturating_add(1);
+        drop(estimates);
         self.learn_acceptance(outcome);
         let again = self.millis(outcome).is_some_and(|ms| self.learn_cost(ms));
         self.before = Some(self.choice);
@@ -79,12 +84,7 @@ impl Learner {
 
     /// The round's time, when it counts.
     pub(crate) fn millis(&self, outcome: &Outcome) -> Option<f64> {
-        outcome.nanos.filter(|_| !self.frozen).map(|nanos| nanos as f64 / 1e6)
-    }
-
-    /// The expected time of a plain token.
-    pub(crate) fn plain_ms(&self) -> f64 {
-        self.estimates.borrow().plain_cell(self.bucket).ms
+        outcome.nanos.filter(|_| !self.frozen).map(|nanos| nanos.clamp(LEAST_NANOS, MOST_NANOS) as f64 / 1e6)
     }
 
     fn learn_acceptance(&mut self, outcome: &Outcome) {

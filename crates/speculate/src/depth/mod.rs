@@ -9,15 +9,14 @@ mod fixed;
 mod learner;
 mod lines;
 mod probe;
-mod simple;
 mod throughput;
 mod trace;
 
 pub use clock::{Clock, ScriptedClock, SystemClock};
 pub use estimates::Estimates;
-pub(crate) use simple::{DepthControl, control};
+pub(crate) use fixed::Fixed;
 pub use throughput::Throughput;
-pub use trace::{Trace, Traced};
+pub use trace::{Recorder, Trace, Traced};
 
 /// The depth policy of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +74,17 @@ pub struct Situation {
     pub constrained: bool,
     /// One entry per source.
     pub seats: Vec<Seat>,
+}
+
+impl Situation {
+    /// The choice that comes closest to `choice` and can be carried out.
+    pub(crate) fn allow(&self, choice: Choice) -> Choice {
+        let cap = choice.source.and_then(|source| self.seats.get(source)).map_or(0, |seat| seat.cap);
+        match choice.depth.min(cap).min(self.room) {
+            0 => Choice::PLAIN,
+            depth => Choice { depth, ..choice },
+        }
+    }
 }
 
 /// What to do in a round.

@@ -30,13 +30,13 @@ pub(crate) struct BackOff {
 
 impl BackOff {
     pub(crate) fn due(&self, round: u64) -> bool {
-        round >= self.last + self.pause
+        round >= self.last.saturating_add(self.pause)
     }
 
     /// A probe begins.
     pub(crate) fn tried(&mut self, round: u64) {
         self.last = round;
-        self.pause = (self.pause * 2).clamp(PAUSE, LONGEST_PAUSE);
+        self.pause = self.pause.saturating_mul(2).clamp(PAUSE, LONGEST_PAUSE);
     }
 }
 
@@ -69,7 +69,7 @@ impl Ledger {
 
     /// Whether it is time for a probe of any kind.
     pub(crate) fn due(&self, round: u64) -> bool {
-        round >= self.last + GAP
+        round >= self.last.saturating_add(GAP)
     }
 
     /// Whether it is time for a probe of this choice.

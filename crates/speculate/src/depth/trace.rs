@@ -68,6 +68,45 @@ impl Trace {
     }
 }
 
+/// The throughput policy with every decision on paper.
+pub struct Recorder {
+    controller: Throughput,
+    trace: Rc<RefCell<Trace>>,
+}
+
+impl Recorder {
+    /// A controller like the one of `trace`, which must hold no rounds yet, that learns into `estimates`. The
+    /// trace begins with a copy of these.
+    pub fn new(trace: Rc<RefCell<Trace>>, estimates: Rc<RefCell<Estimates>>) -> Self {
+        let mut begun = trace.borrow_mut();
+        begun.estimates = estimates.borrow().clone();
+        let Trace { initial, max, frozen, .. } = *begun;
+        let controller = Throughput::new(begun.sources.clone(), estimates, initial, max, frozen);
+        drop(begun);
+        Self { controller, trace }
+    }
+}
+
+impl Controller for Recorder {
+    fn choose(&mut self, situation: &Situation) -> Choice {
+        let choice = self.controller.choose(situation);
+        let round = Traced { situation: situation.clone(), choice, outcome: None };
+        self.trace.borrow_mut().rounds.push(round);
+        choice
+    }
+
+    fn observe(&mut self, outcome: &Outcome) {
+        self.controller.observe(outcome);
+        if let Some(round) = self.trace.borrow_mut().rounds.last_mut() {
+            round.outcome = Some(*outcome);
+        }
+    }
+
+    fn probing_ms(&self) -> f64 {
+        self.controller.probing_ms()
+    }
+}
+
 fn write_round(round: &Traced, out: &mut String) {
     let Traced { situation: s, choice, outcome } = round;
     let _ = write!(out, "round {} {} {} {}", s.context, s.room, s.constrained, s.seats.len());

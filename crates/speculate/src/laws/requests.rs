@@ -10,10 +10,10 @@ use super::{
     options,
 };
 use crate::{
-    Coupled, Decoder, DraftPolicy, Drafter, Ratio, RequestState,
+    Coupled, Decoder, DraftPolicy, Drafter, Ratio, RequestState, Speculation,
     accept::Engine,
-    depth::control,
-    session::Hearing,
+    audience::Audience,
+    session::{Hearing, Owner},
     speculative::Speculative,
     testkit::{
         Automaton, Fit, Pattern, ScriptedDrafter, TABLE_VOCABULARY as V, TableDrafter, TableModel, exact_law,
@@ -108,9 +108,9 @@ fn fit<R: Engine>(rule: impl Fn(u64) -> R, asked: &Asked, requests: u64, certain
         let mut request = RequestState::new(model.as_ref(), Some(drafter.as_ref()), sampler, &PROMPT, &[])
             .expect("a request");
         request.constraint = asked.grammar.as_ref().map(|grammar| grammar.begin().expect("a constraint"));
-        let depth = control(DraftPolicy::Constant(2));
-        let hearing = Hearing::open(drafter.as_ref(), 0);
-        let mut decoder = Box::new(Speculative::new(model.clone(), hearing, rule(seed), depth));
+        let audience = Audience::new(vec![Hearing::open(drafter.as_ref(), 0, Owner::Nobody)], 0);
+        let director = Speculation::new(vec![drafter.into()], DraftPolicy::Constant(2)).director(&audience);
+        let mut decoder = Box::new(Speculative::new(model.clone(), audience, rule(seed), director));
         prefill(model.as_ref(), decoder.as_mut(), &mut request).expect("a prefill");
         let end = PROMPT.len() + TOKENS;
         while request.history.ids().len() < end {

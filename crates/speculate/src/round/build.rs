@@ -2,58 +2,66 @@
 
 use std::ops::Range;
 
-use foretoken_model_base::{Batch, Hidden, Model};
+use foretoken_model_base::{Batch, Model};
 use foretoken_sample::{Constraint, Rows};
 use mlx_rs::{
     Array,
     ops::{concatenate, indexing::TryIndexOp},
 };
 
-use super::{RowFacts, host_ids, judge::Report, walk};
+use super::{Plan, RowFacts, ask::Asked, host_ids, judge::Report, walk};
 use crate::{
-    RequestState, Result,
+    DraftSink, RequestState, Result, States,
     accept::{Engine, Verdict, continuations},
+    audience::Audience,
     lazy::Lazy,
-    session::{Hearing, Lent},
     sink::{Desk, Drafts},
 };
 
 /// Everything the wait brings.
 pub(super) struct Built {
     pub(super) facts: Lazy<(Verdict, RowFacts)>,
-    /// `Hidden.aux` of current and drafts `[1,1+n,E]`, when the session listens to it.
-    pub(super) aux: Option<Array>,
+    /// The states of current and drafts, when a session listens to them.
+    pub(super) states: Option<States>,
     /// The drafts that the grammar made.
     pub(super) forced: Range<usize>,
+    /// How many drafts came before the tail of another session.
+    pub(super) head: usize,
     pub(super) extra_waits: usize,
     /// Committed rows before the current token's that are forwarded again.
     pub(super) lead: usize,
 }
 
-/// Builds the whole round. It waits only for the ids of drafts that a grammar must look at.
+/// Builds the whole round. It waits only for the ids of drafts that a grammar must look at, or that a tail
+/// follows.
 pub(super) fn build<R: Engine>(
     rule: &R,
     model: &dyn Model,
-    hearing: &mut Hearing,
+    audience: &mut Audience,
     request: &mut RequestState,
-    room: usize,
+    plan: Plan,
 ) -> Result<Built> {
     let (origin, slot) = (request.origin(), request.next_slot() - 1);
-    let RequestState { target, own, sampler, history, current, stream, constraint, ends, exact, .. } =
-        request;
+    let RequestState {
+        target, own, others, sampler, history, current, stream, constraint, ends, exact, ..
+    } = request;
     let current = *current;
+    let room = plan.room + plan.tail.map_or(0, |(_, more)| more);
     let mut sink = rule.sink(Desk { sampler, history, stream, room });
-    let first = forced_first(constraint, room, sampler.vocabulary())?;
+    let first = forced_first(constraint, plan.room, sampler.vocabulary())?;
+    let mut asked = Asked { model, audience, own, others, current, tail_waits: 0 };
     if !first.is_empty() {
-        crate::DraftSink::known(&mut sink, &first).map_err(walk::refused)?;
-    } else {
-        let lent = Lent { target, tokens: history.ids(), own: own.as_mut() };
-        if !hearing.propose(model, lent, current, &mut sink) {
-            // What a failed session offered does not count.
-            drop(sink);
-            sink = rule.sink(Desk { sampler, history, stream, room: 0 });
-        }
+        sink.known(&first).map_err(walk::refused)?;
+    } else if !asked.head(plan, (target, history.ids()), &mut sink) {
+        // What a failed session offered does not count.
+        drop(sink);
+        sink = rule.sink(Desk { sampler, history, stream, room: 0 });
     }
+    let head = R::drafts(&sink).count();
+    if let Some(tail) = plan.tail.filter(|_| first.is_empty() && head > 0) {
+        asked.tail::<R>(tail, (target, history.ids()), &mut sink)?;
+    }
+    let tail_waits = asked.tail_waits;
     let mut built = Walked { forced: 0..first.len(), ..Walked::default() };
     if let Some(constraint) = constraint.as_mut() {
         let is_end = |id| ends.binary_search(&id).is_ok();
@@ -69,10 +77,11 @@ pub(super) fn build<R: Engine>(
         fed = fill(&history.ids()[start..slot], &fed, rows)?;
     }
     let base = target.begin()?;
-    let hidden = model.forward(&Batch::single(fed, base)?, &mut [target])?;
-    let logits = logits(model, &hidden)?;
-    let judged = lead as i32..(lead + 1 + R::drafts(&sink).count()) as i32;
-    let logits = if exact.is_some() { logits.try_index(judged.clone())? } else { logits };
+    let (last, states) = States::forward(model, &Batch::single(fed, base)?, target, &audience.layers())?;
+    let logits = logits(model, &last)?;
+    let count = 1 + R::drafts(&sink).count();
+    let judged = lead as i32..(lead + count) as i32;
+    let logits = if exact.is_some() { logits.try_index(judged)? } else { logits };
     let (law, margin) = sampler.distribution_with_margin(Rows {
         logits: &logits,
         columns: None,
@@ -87,13 +96,14 @@ pub(super) fn build<R: Engine>(
         _ => None,
     };
     let rows = RowFacts::of(&logits, &law, margin.as_ref(), report)?;
-    let aux = match hearing.wants_hidden() {
-        true if exact.is_some() => Some(hidden.aux.try_index((.., judged, ..))?),
-        true => Some(hidden.aux),
+    let states = match audience.wants_hidden() {
+        true if exact.is_some() => Some(states.rows(lead, count)?),
+        true => Some(states),
         false => None,
     };
     let Walked { forced, extra_waits, .. } = built;
-    Ok(Built { facts: verdict.with(rows), aux, forced, extra_waits, lead })
+    let extra_waits = extra_waits + tail_waits;
+    Ok(Built { facts: verdict.with(rows), states, forced, head, extra_waits, lead })
 }
 
 /// The tokens that the grammar forces next, cut to the room.
@@ -133,13 +143,13 @@ fn walk_drafts<R: Engine>(
             wait_for_drafts(R::drafts(sink))?
         }
     };
-    let (room, vocabulary) = (crate::DraftSink::room(sink), R::drafts(sink).vocabulary());
+    let (room, vocabulary) = (sink.room(), R::drafts(sink).vocabulary());
     let walk = walk::walk(constraint, &ids, room, vocabulary, is_end)?;
     let mut forced = 0..forced_first;
     if walk.judged < ids.len() {
         R::cut(sink, walk.judged)?;
     } else if !walk.tail.is_empty() {
-        crate::DraftSink::known(sink, &walk.tail).map_err(walk::refused)?;
+        sink.known(&walk.tail).map_err(walk::refused)?;
         let start = if forced_first == ids.len() { 0 } else { ids.len() };
         forced = start..ids.len() + walk.tail.len();
     }
@@ -147,7 +157,7 @@ fn walk_drafts<R: Engine>(
 }
 
 /// The grammar's own wait, see the crate's invariants: the only place besides the round's that reads ids.
-fn wait_for_drafts(drafts: &Drafts<'_>) -> Result<Vec<u32>> {
+pub(super) fn wait_for_drafts(drafts: &Drafts<'_>) -> Result<Vec<u32>> {
     match drafts.ids() {
         Some(ids) => host_ids(ids),
         None => Ok(Vec::new()),
@@ -180,7 +190,7 @@ fn fill(before: &[u32], fed: &Array, rows: usize) -> Result<Array> {
 
 /// # Shapes
 /// `[1,n,E]` → `[n,V]`.
-pub(crate) fn logits(model: &dyn Model, hidden: &Hidden) -> Result<Array> {
-    let logits = model.unembed(&hidden.last)?;
+pub(crate) fn logits(model: &dyn Model, last: &Array) -> Result<Array> {
+    let logits = model.unembed(last)?;
     Ok(logits.reshape(&[logits.dim(1), logits.dim(2)])?)
 }

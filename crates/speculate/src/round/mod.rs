@@ -1,17 +1,18 @@
 //! One round of speculation: propose, forward once, judge, wait once, keep the accepted prefix.
 
+mod ask;
 mod build;
 mod judge;
 mod walk;
 
 use foretoken_model_base::Model;
-use mlx_rs::{Array, Dtype, error::Exception, ops::indexing::TryIndexOp, transforms::eval};
+use mlx_rs::{Array, Dtype, error::Exception, transforms::eval};
 
 use crate::{
-    Provenance, RequestState, Result, SpeculateError, Token,
+    Provenance, RequestState, Result, SpeculateError, States, Token,
     accept::Engine,
+    audience::Audience,
     lazy::{Host, Lazy},
-    session::Hearing,
 };
 
 pub(crate) use build::logits;
@@ -20,55 +21,76 @@ use judge::{Outcome, judge};
 pub(crate) use judge::{Report, RowFacts};
 pub(crate) use walk::allowed_next;
 
+/// What a round is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Plan {
+    /// The session that proposes; none draws the next token alone.
+    pub(crate) source: Option<usize>,
+    /// The most drafts of that session, and of the grammar.
+    pub(crate) room: usize,
+    /// The session that lengthens the proposal, and by how much at most.
+    pub(crate) tail: Option<(usize, usize)>,
+}
+
 /// What a round produced and recorded.
 pub(crate) struct Round {
     pub(crate) tokens: Vec<Token>,
     pub(crate) drafted: usize,
     pub(crate) accepted: usize,
     pub(crate) rejected: bool,
+    /// How many of the drafts came before the tail.
+    pub(crate) head: usize,
     /// Waits beyond the round's own.
     pub(crate) extra_waits: usize,
     /// Why the next call must fail: the tokens of this round precede the fault.
     pub(crate) failure: Option<SpeculateError>,
 }
 
-/// Runs a round with at most `room` drafts. On an error no token was produced and every cache is back at
-/// the round's base offset (in exact mode at the start of its block), or poisoned when the evaluation
-/// failed.
+/// Runs a round. On an error no token was produced and every cache is back at the round's base offset (in
+/// exact mode at the start of its block), or poisoned when the evaluation failed.
 pub(crate) fn round<R: Engine>(
     rule: &R,
     model: &dyn Model,
-    hearing: &mut Hearing,
+    audience: &mut Audience,
     request: &mut RequestState,
-    room: usize,
+    plan: Plan,
 ) -> Result<Round> {
     let base = resting(request)?;
-    let built = build(rule, model, hearing, request, room).inspect_err(|_| take_back(hearing, request))?;
-    let Built { facts, aux, forced, extra_waits, lead } = built;
-    let (verdict, rows) = wait(facts, aux.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
-    let name = hearing.facts().name;
+    let built = build(rule, model, audience, request, plan).inspect_err(|_| take_back(audience, request))?;
+    let Built { facts, states, forced, head, extra_waits, lead } = built;
+    let (verdict, rows) = wait(facts, states.as_ref()).inspect_err(|err| request.poison(&err.to_string()))?;
+    let names = (audience.name(plan.source), audience.name(plan.tail.map(|(tail, _)| tail)));
     let origin = |position: usize| match forced.contains(&position) {
         true => Provenance::Forced { position },
-        false => Provenance::Drafted { drafter: name, position },
+        false if position < head => Provenance::Drafted { drafter: names.0, position },
+        false => Provenance::Drafted { drafter: names.1, position },
     };
     let outcome = judge(&verdict, &rows, origin, |id| request.is_end(id));
     let step = request.step_of(request.next_slot()) + outcome.accepted;
     let failure = outcome.fault.map(|fault| fault.error(step));
     match failure {
         Some(failure) if outcome.tokens.is_empty() => {
-            take_back(hearing, request);
+            take_back(audience, request);
             return Err(failure);
         }
         _ => {
-            request.advance(&outcome.ids()).inspect_err(|_| take_back(hearing, request))?;
+            request.advance(&outcome.ids()).inspect_err(|_| take_back(audience, request))?;
             request.target.commit(lead + 1 + outcome.kept)?;
-            keep(&outcome, model, hearing, request, aux.as_ref(), base)?;
+            if outcome.unsound {
+                let reason = "a draft row is not finite; check the drafter's weights";
+                plan.source
+                    .and_then(|s| audience.get_mut(s))
+                    .into_iter()
+                    .for_each(|h| h.fail(request, reason));
+            }
+            keep(&outcome, model, audience, request, states.as_ref(), base)?;
         }
     }
     Ok(Round {
         drafted: verdict.ids.len(),
         accepted: outcome.accepted,
         rejected: outcome.rejected,
+        head: head.min(verdict.ids.len()),
         tokens: outcome.tokens,
         extra_waits,
         failure,
@@ -95,39 +117,35 @@ fn resting(request: &RequestState) -> Result<usize> {
 }
 
 /// Every layer returns to the round's base offset.
-fn take_back(hearing: &Hearing, request: &mut RequestState) {
+fn take_back(audience: &Audience, request: &mut RequestState) {
     if let Err(err) = request.target.rollback() {
         request.target.poison(err.to_string());
     }
-    hearing.rewind_own(request.own.as_mut());
+    audience.rewind_own(request);
 }
 
-/// Rolls the caches back to what was kept, records the tokens, and reports the committed run.
+/// Records the tokens, and reports the committed run to everybody.
 fn keep(
     outcome: &Outcome,
     model: &dyn Model,
-    hearing: &mut Hearing,
+    audience: &mut Audience,
     request: &mut RequestState,
-    aux: Option<&Array>,
+    states: Option<&States>,
     base: usize,
 ) -> Result<()> {
     let rows = 1 + outcome.kept;
     let current = request.current;
     let ids = outcome.ids();
     request.record(&ids);
-    if outcome.unsound {
-        let reason = "a draft row is not finite; check the drafter's weights".into();
-        hearing.fail(request.own.as_mut(), reason);
-    }
     let run: Vec<u32> = std::iter::once(current).chain(ids).take(rows).collect();
-    let hidden = aux.map(|a| a.try_index((.., ..rows as i32, ..))).transpose()?;
-    hearing.committed(model, request, &run, hidden.as_ref(), base);
+    let states = states.map(|states| states.rows(0, rows)).transpose()?;
+    audience.committed(model, request, &run, states.as_ref(), base);
     Ok(())
 }
 
 /// The one wait: evaluates everything together and brings the contents to the host.
-pub(crate) fn wait<T>(lazy: Lazy<T>, also: Option<&Array>) -> Result<T> {
-    eval(lazy.arrays().iter().chain(also))?;
+pub(crate) fn wait<T>(lazy: Lazy<T>, also: Option<&States>) -> Result<T> {
+    eval(lazy.arrays().iter().chain(also.into_iter().flat_map(States::arrays)))?;
     let hosts = lazy.arrays().iter().map(host).collect::<Result<_>>()?;
     Ok(lazy.assemble(hosts))
 }

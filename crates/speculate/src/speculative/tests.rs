@@ -1,10 +1,12 @@
 //! Parking, resuming, draining and finishing under scripted depths.
 
 use foretoken_sample::{Sampler, SamplingOptions, Seed};
+use mlx_rs::Array;
 
 use super::*;
 use crate::{
-    Coupled, Drafter,
+    Coupled, Drafter, Speculation,
+    session::{Hearing, Owner},
     testkit::{PairDrafter, Pattern, ScriptedDrafter, ScriptedTarget, Tracker, cached_ids, on_cpu, prefill},
 };
 
@@ -28,12 +30,16 @@ struct Depths {
     at: usize,
 }
 
-impl DepthControl for Depths {
-    fn depth(&mut self) -> usize {
-        self.script[self.at % self.script.len()]
+impl Controller for Depths {
+    fn choose(&mut self, situation: &Situation) -> Choice {
+        let depth = self.script[self.at % self.script.len()];
+        match depth.min(situation.room).min(situation.seats[0].cap) {
+            0 => Choice::PLAIN,
+            depth => Choice { source: Some(0), depth },
+        }
     }
 
-    fn observe(&mut self, _: usize, _: usize) {
+    fn observe(&mut self, _: &Outcome) {
         self.at += 1;
     }
 }
@@ -52,9 +58,11 @@ fn case(drafter: Rc<dyn Drafter>, depths: &[usize]) -> Case {
     let sampler = Sampler::new(SamplingOptions::greedy(), V).unwrap();
     let mut request =
         RequestState::new(target.as_ref(), Some(tracker.as_ref()), sampler, &PROMPT, &[]).unwrap();
-    let hearing = Hearing::open(tracker.as_ref(), 0);
-    let depth = Box::new(Depths { script: depths.to_vec(), at: 0 });
-    let mut decoder = Box::new(Speculative::new(target.clone(), hearing, Coupled::new(0), depth));
+    let owner = if request.own.is_some() { Owner::Managed } else { Owner::Nobody };
+    let audience = Audience::new(vec![Hearing::open(tracker.as_ref(), 0, owner)], 0);
+    let director = Speculation::none().director(&audience);
+    let director = Director { controller: Box::new(Depths { script: depths.to_vec(), at: 0 }), ..director };
+    let mut decoder = Box::new(Speculative::new(target.clone(), audience, Coupled::new(0), director));
     prefill(target.as_ref(), decoder.as_mut(), &mut request).unwrap();
     Case { target, tracker, request, decoder }
 }

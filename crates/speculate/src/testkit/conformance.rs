@@ -5,6 +5,7 @@
 
 mod extend;
 mod sessions;
+mod set;
 mod violation;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use super::{
 };
 use crate::Drafter;
 
+pub use set::{SetSummary, check_set};
 pub use violation::Violation;
 
 /// Drafts per round in the scenarios; the drafter's largest depth may be smaller.

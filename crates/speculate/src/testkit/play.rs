@@ -6,7 +6,8 @@ use foretoken_model_base::{Batch, Model};
 use foretoken_sample::{Grammar, Sampler, SamplingOptions};
 
 use crate::{
-    Decoder, DraftPolicy, Drafter, Exact, RequestState, Result, Run, SpeculateError, Statistics, make_decoder,
+    Decoder, DraftPolicy, Drafter, Exact, RequestState, Result, Run, SpeculateError, Speculation, States,
+    Statistics,
 };
 
 /// Tokens per prefill chunk.
@@ -63,10 +64,11 @@ pub struct Played {
 /// Forwards all but the last prompt token in small chunks and reports them to the decoder.
 pub fn prefill(model: &dyn Model, decoder: &mut dyn Decoder, request: &mut RequestState) -> Result<()> {
     let prompt = request.history.ids().to_vec();
-    let mut slot = request.target.offset();
+    let (mut slot, layers) = (request.target.offset(), decoder.layers());
     for chunk in prompt[slot..prompt.len() - 1].chunks(CHUNK) {
-        let hidden = model.forward(&Batch::from_ids(chunk, slot)?, &mut [&mut request.target])?;
-        decoder.prefilled(request, chunk, &hidden.aux, slot)?;
+        let batch = Batch::from_ids(chunk, slot)?;
+        let (_, states) = States::forward(model, &batch, &mut request.target, &layers)?;
+        decoder.heard(request, chunk, &states, slot)?;
         slot += chunk.len();
     }
     Ok(())
@@ -74,12 +76,17 @@ pub fn prefill(model: &dyn Model, decoder: &mut dyn Decoder, request: &mut Reque
 
 /// Prefills, decodes until the budget, an end token or an error, and finishes the decoder.
 pub fn play(model: Rc<dyn Model>, drafter: Option<Rc<dyn Drafter>>, asked: &Request) -> Result<Played> {
+    play_set(model, &Speculation::new(drafter.into_iter().collect(), asked.policy), asked)
+}
+
+/// The same with any set of drafters, whose policy goes before the request's.
+pub fn play_set(model: Rc<dyn Model>, speculation: &Speculation, asked: &Request) -> Result<Played> {
     let sampler = Sampler::new(asked.options.clone(), model.facts().vocabulary)?;
-    let mut request =
-        RequestState::new(model.as_ref(), drafter.as_deref(), sampler, &asked.prompt, &asked.ends)?;
+    let mut request = RequestState::new(model.as_ref(), None, sampler, &asked.prompt, &asked.ends)?;
+    speculation.lend(&mut request);
     request.constraint = asked.grammar.as_ref().map(|grammar| grammar.begin()).transpose()?;
     request.exact = asked.exact.map(Exact::new);
-    let mut decoder = make_decoder(Rc::clone(&model), drafter, asked.policy, &request)?;
+    let mut decoder = speculation.decoder(Rc::clone(&model), &request)?;
     prefill(model.as_ref(), decoder.as_mut(), &mut request)?;
     let (mut ids, mut runs, mut error) = (Vec::new(), Vec::new(), None);
     while ids.len() < asked.max_tokens && !ids.last().is_some_and(|&id| request.is_end(id)) {

@@ -9,6 +9,18 @@ pub enum Violation {
     /// The suite itself could not run.
     #[error("the suite cannot run: {0}")]
     Setup(String),
+    /// A set of drafters changed the text.
+    #[error("{how}: token {at} is {got}, and {expected} in plain decoding")]
+    Text {
+        /// Policy and rule.
+        how: String,
+        /// The place in the answer.
+        at: usize,
+        /// The token of plain decoding.
+        expected: u32,
+        /// The token with the set.
+        got: u32,
+    },
     /// A legal call failed or panicked.
     #[error("{call} failed: {reason}")]
     Failed {
