@@ -138,6 +138,15 @@ impl Config {
         }
     }
 
+    /// A required list of whole numbers of at least 0 that fit 31 bits.
+    pub fn indices(&self, key: &str) -> Result<Vec<usize>> {
+        let bad = |got: String| mismatch(self.path(key), "a list of whole numbers from 0 to 2^31 − 1", got);
+        let Some(value) = self.get(key) else { return Err(bad("nothing".into())) };
+        let Value::Array(list) = value else { return Err(bad(short(value))) };
+        let index = |v: &Value| v.as_u64().filter(|n| *n <= i32::MAX as u64).map(|n| n as usize);
+        list.iter().map(|v| index(v).ok_or_else(|| bad(short(value)))).collect()
+    }
+
     /// An object inside; absent and null are `None`.
     pub fn section(&self, key: &str) -> Result<Option<Self>> {
         match self.get(key) {

@@ -3,7 +3,7 @@
 use foretoken_cache::CacheSet;
 use mlx_rs::Array;
 
-use crate::{Hidden, ModelError, Result};
+use crate::{Hidden, Model, ModelError, Result};
 
 /// The target's embeddings, shared with its MTP heads.
 pub trait MTPEmbeddingModel {
@@ -134,11 +134,11 @@ pub trait BlockDraft {
     /// # Shapes
     /// `embeds` `[1,1,E]` of the current token → `[1,N,E]`.
     fn draft_block(&self, embeds: &Array, position: usize, own: &mut CacheSet) -> Result<Array>;
-    /// Draft logits of states.
+    /// Draft logits of states, by rows of its own or as the target unembeds.
     ///
     /// # Shapes
     /// `[1,L,E]` → `[1,L,D]`.
-    fn unembed(&self, last: &Array) -> Result<Array>;
+    fn unembed(&self, last: &Array, target: &dyn Model) -> Result<Array>;
 }
 
 /// Draft depths to start from.
