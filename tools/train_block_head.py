@@ -109,7 +109,7 @@ class Head(torch.nn.Module):
         e, size = c['hidden_size'], c['head_dim']
         q, kv = c['num_attention_heads'] * size, c['num_key_value_heads'] * size
         self.config = dict(
-            model_type='foretoken_block', block_size=block, target_layers=taps, hidden_size=e, num_hidden_layers=layers,
+            model_type='foretoken_block', block_size=block, target_layer_ids=taps, hidden_size=e, num_hidden_layers=layers,
             intermediate_size=inner, num_attention_heads=c['num_attention_heads'],
             num_key_value_heads=c['num_key_value_heads'], head_dim=size, rms_norm_eps=c['rms_norm_eps'],
             rope_theta=c['rope_theta'], target_vocab_size=c['vocab_size'])
@@ -196,7 +196,7 @@ def measure(target, head, generator, zeroed, count=1536):
     """Shares of rows whose draft is the target's token: by best tokens, and with shared noise at temperature 1."""
     ids = target.write(count, generator)
     logits, states, _ = target.forward(ids)
-    taps = torch.cat([states[i] for i in head.config['target_layers']], -1)
+    taps = torch.cat([states[i] for i in head.config['target_layer_ids']], -1)
     anchors = anchors_of(count, head.config['block_size'], generator, ids.device)
     drafts = head(target, ids, taps * 0 if zeroed else taps, anchors)
     rows = wanted(logits, anchors, head.config['block_size'])
@@ -254,7 +254,7 @@ def save(target, head, folder):
 def expected(target, head, folder):
     ids = target.write(3, torch.Generator('cpu').manual_seed(7))[2:, :33]
     _, states, _ = target.forward(ids)
-    taps = torch.cat([states[i] for i in head.config['target_layers']], -1)[:, :32]
+    taps = torch.cat([states[i] for i in head.config['target_layer_ids']], -1)[:, :32]
     anchors = torch.tensor([[1, 17, 32]])
     logits = head(target, ids, taps, anchors)[0]
     save_file(dict(tokens=ids[0].int(), taps=taps[0].contiguous(), anchors=anchors[0].int(), logits=logits.contiguous()),

@@ -34,7 +34,7 @@ impl Shape {
         let base = config.number("rope_theta")?.unwrap_or(facts.rope_base);
         let shape = Self {
             block: config.count("block_size")?,
-            taps: config.indices("target_layers")?,
+            taps: config.indices("target_layer_ids")?,
             width: facts.width,
             inner: config.count("intermediate_size")?,
             layers: config.count("num_hidden_layers")?,
@@ -57,11 +57,11 @@ impl Shape {
             return refuse("block_size", format!("at most {MAX_BLOCK}"), self.block);
         }
         if let Some(layer) = self.taps.iter().find(|&&layer| layer >= layers) {
-            return refuse("target_layers", format!("layers of the target, 0 to {}", layers - 1), layer);
+            return refuse("target_layer_ids", format!("layers of the target, 0 to {}", layers - 1), layer);
         }
         // More of them than the target has say some of it twice.
         if self.taps.is_empty() || self.taps.len() > layers {
-            return refuse("target_layers", format!("1 to {layers} layers"), self.taps.len());
+            return refuse("target_layer_ids", format!("1 to {layers} layers"), self.taps.len());
         }
         if self.layers > layers {
             return refuse("num_hidden_layers", format!("at most the target's {layers}"), self.layers);
@@ -107,7 +107,7 @@ fn check_target(config: &Config, model: &dyn Model) -> Result<()> {
     }
     match (model.mtp(), model.taps()) {
         (Some(_), Some(_)) => Ok(()),
-        _ => refuse("target_layers", "a target that shares its embeddings and inner states", facts.family),
+        _ => refuse("target_layer_ids", "a target that shares its embeddings and inner states", facts.family),
     }
 }
 
