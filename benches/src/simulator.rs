@@ -7,7 +7,7 @@
 use std::{cell::RefCell, rc::Rc};
 
 use foretoken_speculate::{
-    Choice, Controller, Estimates, Outcome, Seat, Situation, Source, Throughput, Trace, Traced,
+    Choice, Controller, Estimates, Outcome, Recorder, Seat, Situation, Source, Throughput, Trace,
 };
 
 /// The deepest fixed depth that controllers are compared with.
@@ -227,32 +227,10 @@ pub fn play(machines: &[Machine], rounds: usize, seed: u64) -> Played {
 /// The same, with every decision on paper.
 pub fn recorded(machines: &[Machine], rounds: usize, seed: u64) -> Trace {
     let sources = vec![Source { name: "drafter".into(), max_depth: DEEPEST, lengthens: None }];
-    let trace = Trace { initial: INITIAL, max: DEEPEST, sources: sources.clone(), ..Trace::default() };
-    let controller = Throughput::new(sources, Rc::default(), INITIAL, DEEPEST, false);
-    let mut paper = Paper { controller, trace };
-    play_with(&mut paper, machines, rounds, seed);
-    paper.trace
-}
-
-/// A controller that writes down what it sees, chooses and hears.
-struct Paper {
-    controller: Throughput,
-    trace: Trace,
-}
-
-impl Controller for Paper {
-    fn choose(&mut self, situation: &Situation) -> Choice {
-        let choice = self.controller.choose(situation);
-        self.trace.rounds.push(Traced { situation: situation.clone(), choice, outcome: None });
-        choice
-    }
-
-    fn observe(&mut self, outcome: &Outcome) {
-        self.controller.observe(outcome);
-        if let Some(round) = self.trace.rounds.last_mut() {
-            round.outcome = Some(*outcome);
-        }
-    }
+    let trace = Trace { initial: INITIAL, max: DEEPEST, sources, ..Trace::default() };
+    let trace = Rc::new(RefCell::new(trace));
+    play_with(&mut Recorder::new(trace.clone(), Rc::default()), machines, rounds, seed);
+    trace.take()
 }
 
 /// Lets a controller decode `rounds` rounds on one machine after the other.

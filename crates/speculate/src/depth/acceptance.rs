@@ -100,3 +100,42 @@ impl Acceptance {
         (0..depth).map(chance).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn means(acceptance: &Acceptance, depth: usize) -> Vec<f64> {
+        acceptance.chances(depth, 1).iter().map(|chance| chance.mean).collect()
+    }
+
+    #[test]
+    fn before_any_round_every_position_is_the_prior() {
+        assert_eq!(means(&Acceptance::default(), 3), [PRIOR; 3]);
+    }
+
+    #[test]
+    fn each_position_is_judged_given_those_before_it() {
+        let mut acceptance = Acceptance::default();
+        // Three of four rounds keep the first draft, two of these three the second, none the third.
+        for round in 0..40 {
+            acceptance.learn([0, 1, 2, 2][round % 4], true, 1);
+        }
+        let means = means(&acceptance, 4);
+        for (mean, expected) in means.iter().zip([0.75, 0.67, 0.04]) {
+            assert!((mean - expected).abs() < 0.1, "{means:?}");
+        }
+        assert!(means[3] < PRIOR, "a position without outcomes leans on the one before: {means:?}");
+    }
+
+    #[test]
+    fn a_change_of_text_is_noticed_within_a_few_rounds() {
+        let mut acceptance = Acceptance::default();
+        let calm =
+            (0..100).filter(|round| acceptance.learn(usize::from(round % 5 > 0), round % 5 == 0, *round));
+        assert_eq!(calm.count(), 0);
+        let noticed = (100..120).position(|round| acceptance.learn(0, true, round));
+        assert!(noticed.is_some_and(|rounds| rounds < 10), "{noticed:?}");
+        assert!(acceptance.positions[0].mean < 0.5);
+    }
+}

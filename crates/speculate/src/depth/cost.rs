@@ -248,3 +248,72 @@ fn least_squares(points: &[&Point]) -> f64 {
     }
     over / under
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(ms: f64, samples: f64) -> Cell {
+        Cell { ms, samples, at: 1, ..Cell::default() }
+    }
+
+    /// Cells of depth 1 and so on; 0 for a depth that was never measured.
+    fn curve(costs: &[f64]) -> Curve {
+        let known = |&ms: &f64| if ms > 0.0 { cell(ms, 25.0) } else { Cell::default() };
+        Curve { cells: costs.iter().map(known).collect() }
+    }
+
+    fn means(curve: &Curve, plain: f64, max: usize) -> Vec<f64> {
+        let costs = curve.predict(&cell(plain, 25.0), max, 1);
+        costs.iter().map(|cost| (cost.mean * 100.0).round() / 100.0).collect()
+    }
+
+    #[test]
+    fn one_hiccup_is_clamped_and_three_in_a_row_are_a_new_cost() {
+        let mut settled = cell(10.0, 25.0);
+        assert_eq!(settled.learn(100.0, 2), None);
+        assert!((settled.ms - 10.1).abs() < 1e-9, "{}", settled.ms);
+        assert_eq!(settled.learn(10.0, 3), None);
+        assert_eq!((settled.learn(20.0, 4), settled.learn(22.0, 5)), (None, None));
+        let before = settled.ms;
+        assert_eq!(settled.learn(90.0, 6), Some(20.0 / before), "the fastest of the three is no hiccup");
+        assert_eq!((settled.ms, settled.samples), (20.0, 1.0));
+    }
+
+    #[test]
+    fn of_two_first_measurements_that_disagree_the_faster_counts() {
+        let mut new = Cell::default();
+        assert_eq!((new.learn(50.0, 1), new.learn(10.0, 2)), (None, None));
+        assert_eq!(new.ms, 10.0);
+    }
+
+    #[test]
+    fn a_change_at_one_depth_is_expected_at_all_of_them() {
+        let mut curve = curve(&[10.0, 12.0]);
+        (2..5).for_each(|now| curve.learn(1, 20.0, now));
+        assert_eq!(curve.cells[0].ms, 20.0);
+        assert!(curve.cells[1].ms > 20.0 && curve.cells[1].samples == 1.0, "{:?}", curve.cells[1]);
+    }
+
+    #[test]
+    fn depths_that_were_never_measured_follow_from_the_others() {
+        assert!(means(&curve(&[]), 10.0, 4).is_empty());
+        assert_eq!(means(&curve(&[0.0, 0.0, 0.0, 14.0]), 10.0, 6), [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]);
+        assert_eq!(means(&curve(&[12.0, 0.0, 0.0, 15.0]), 10.0, 5)[3], 15.0);
+    }
+
+    #[test]
+    fn a_deeper_round_is_never_expected_to_cost_less() {
+        let costs = means(&curve(&[13.0, 11.0, 12.0]), 12.5, 5);
+        assert!(costs.windows(2).all(|pair| pair[0] <= pair[1]), "{costs:?}");
+    }
+
+    #[test]
+    fn what_is_believable_at_best_lies_below_and_grows_with_depth() {
+        let costs = curve(&[12.0, 0.0, 20.0]).predict(&cell(10.0, 25.0), 6, 900);
+        for cost in &costs {
+            assert!(cost.low <= cost.mean, "{cost:?}");
+        }
+        assert!(costs.windows(2).all(|pair| pair[0].low <= pair[1].low), "{costs:?}");
+    }
+}

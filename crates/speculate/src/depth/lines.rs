@@ -16,6 +16,10 @@ use super::{
 /// More depths than any drafter has: a longer list is no trace.
 const DEEPEST: usize = 1 << 16;
 
+/// No time in milliseconds and no count is larger, or smaller, than this.
+const LARGEST: f64 = 1e9;
+const LEAST_MS: f64 = 1e-6;
+
 /// A value, or a dash for none.
 pub(super) fn optional<T: Display>(value: &Option<T>) -> String {
     value.as_ref().map_or_else(|| "-".to_owned(), T::to_string)
@@ -47,9 +51,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A number that can be computed with.
+    /// A number that can be computed with: not negative and not beyond measure.
     fn number(&mut self) -> Option<f64> {
-        self.next().filter(|number: &f64| number.is_finite())
+        self.next().filter(|number| (0.0..=LARGEST).contains(number))
+    }
+
+    /// A share between none and all.
+    fn share(&mut self) -> Option<f64> {
+        self.number().filter(|&share| share <= 1.0)
     }
 
     /// What is left, which is a name.
@@ -101,7 +110,8 @@ pub(super) fn read_estimates(kind: &str, fields: &mut Fields<'_>, into: &mut Est
     match kind {
         "estimates" => {
             (into.round, into.plain_rounds) = (fields.next()?, fields.number()?);
-            (into.ledger.credit_ms, into.ledger.last) = (fields.number()?, fields.next()?);
+            let credit = fields.next().filter(|credit: &f64| credit.abs() <= LARGEST);
+            (into.ledger.credit_ms, into.ledger.last) = (credit?, fields.next()?);
             fields.end()
         }
         "plain" => {
@@ -132,7 +142,7 @@ fn read_source(kind: &str, fields: &mut Fields<'_>, into: &mut Estimates) -> Opt
             return (cells.len() <= DEEPEST).then_some(());
         }
         "position" => {
-            let (mean, count, recent) = (fields.number()?, fields.number()?, fields.number()?);
+            let (mean, count, recent) = (fields.share()?, fields.number()?, fields.share()?);
             let position = Position { mean, count, recent, at: fields.next()? };
             let positions = &mut into.sources.get_mut(&fields.rest())?.acceptance.positions;
             positions.push(position);
@@ -151,6 +161,6 @@ fn read_cell(fields: &mut Fields<'_>) -> Option<Cell> {
     let (ms, samples, at) = (fields.number()?, fields.number()?, fields.next()?);
     let (streak, fastest) = (fields.next()?, fields.number()?);
     // Costs are divided by.
-    (ms >= 0.0 && samples >= 0.0 && (ms > 0.0 || samples == 0.0)).then_some(())?;
+    (ms >= LEAST_MS || samples == 0.0).then_some(())?;
     Some(Cell { ms, samples, at, streak, fastest })
 }

@@ -100,3 +100,37 @@ impl Ledger {
         self.credit_ms = self.credit_ms.max(CHANGED * plain_ms);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_until_the_choice_has_proved_itself() {
+        let mut ledger = Ledger::default();
+        let mut pauses = Vec::new();
+        let mut round = GAP;
+        for _ in 0..8 {
+            ledger.open("head", 3, round);
+            let next = (round..).find(|&later| ledger.due_for("head", 3, later)).unwrap_or_default();
+            pauses.push(next - round);
+            round = next;
+        }
+        assert_eq!(pauses, [8, 16, 32, 64, 128, 256, 256, 256]);
+        assert!(ledger.due_for("head", 4, round - 1), "other depths have pauses of their own");
+        ledger.proved("head", 3);
+        assert!(ledger.due_for("head", 3, round - 1));
+    }
+
+    #[test]
+    fn credit_grows_with_time_up_to_a_limit() {
+        let mut ledger = Ledger::default();
+        (0..200).for_each(|_| ledger.earn(10.0, 10.0));
+        assert!((ledger.credit_ms - 10.0).abs() < 1e-9, "one plain round after two hundred: {ledger:?}");
+        (0..20_000).for_each(|_| ledger.earn(10.0, 10.0));
+        assert!((ledger.credit_ms - SAVINGS * 10.0).abs() < 1e-9, "{ledger:?}");
+        assert!(ledger.ever(SAVINGS * 10.0, 10.0) && !ledger.ever(SAVINGS * 10.0 + 1.0, 10.0));
+        ledger.spend(SAVINGS * 10.0 + 5.0);
+        assert!(ledger.credit_ms < 0.0, "a probe may cost more than it promised");
+    }
+}
