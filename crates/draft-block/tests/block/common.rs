@@ -53,7 +53,7 @@ pub(crate) fn drafter(head: Rc<dyn BlockDraft>) -> Rc<dyn Drafter> {
 pub(crate) fn config(facts: &ModelFacts, block: usize, taps: &[usize]) -> String {
     let ModelFacts { width, vocabulary, heads, kv_heads, head_size, .. } = facts;
     format!(
-        r#"{{"model_type": "foretoken_block", "block_size": {block}, "target_layers": {taps:?}, "hidden_size": {width},
+        r#"{{"model_type": "foretoken_block", "block_size": {block}, "target_layer_ids": {taps:?}, "hidden_size": {width},
             "num_hidden_layers": 2, "intermediate_size": 48, "num_attention_heads": {heads},
             "num_key_value_heads": {kv_heads}, "head_dim": {head_size}, "target_vocab_size": {vocabulary}}}"#
     )

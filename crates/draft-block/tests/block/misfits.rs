@@ -40,12 +40,12 @@ fn every_bad_key_is_named() {
         ("block_size", json!(0)),
         ("block_size", json!(MAX_BLOCK + 1)),
         ("block_size", json!(-4)),
-        ("target_layers", json!([])),
-        ("target_layers", json!([0, 4])),
-        ("target_layers", json!([0, -1])),
-        ("target_layers", json!([0, 1.5])),
-        ("target_layers", json!([0, 1, 2, 3, 0])),
-        ("target_layers", json!(u64::MAX)),
+        ("target_layer_ids", json!([])),
+        ("target_layer_ids", json!([0, 4])),
+        ("target_layer_ids", json!([0, -1])),
+        ("target_layer_ids", json!([0, 1.5])),
+        ("target_layer_ids", json!([0, 1, 2, 3, 0])),
+        ("target_layer_ids", json!(u64::MAX)),
         ("hidden_size", json!(64)),
         ("target_vocab_size", json!(65)),
         ("num_hidden_layers", json!(1_000_000_000)),
@@ -60,7 +60,9 @@ fn every_bad_key_is_named() {
         let error = refusal(model.as_ref(), &bad, tensors.clone());
         assert!(error.contains(key), "{key} = {value}: {error}");
     }
-    for key in ["model_type", "block_size", "target_layers", "hidden_size", "head_dim", "target_vocab_size"] {
+    for key in
+        ["model_type", "block_size", "target_layer_ids", "hidden_size", "head_dim", "target_vocab_size"]
+    {
         let mut bad = config.clone();
         bad.as_object_mut().unwrap().remove(key);
         assert!(refusal(model.as_ref(), &bad, tensors.clone()).contains(key), "{key} is missing");
