@@ -71,6 +71,10 @@ fn in_weights(file: String, error: ModelError) -> ModelError {
         ModelError::Tensor { what, expected, got, .. } => {
             ModelError::File { file, what: format!("tensor {what}"), expected, got, next: NEXT }
         }
+        // The ids of the draft vocabulary.
+        ModelError::Input { what, expected, got } => {
+            ModelError::File { file, what: format!("tensor {what}"), expected, got, next: NEXT }
+        }
         other => other,
     }
 }

@@ -107,7 +107,8 @@ proptest! {
             if let Some(room) = room {
                 let want = if room == 0 { vec![] } else { vec![room.min(block)] };
                 prop_assert_eq!(driven.propose(room), want);
-                prop_assert_eq!(driven.own.offset(), driven.next);
+                // A proposal writes what waited, and takes its own rows back.
+                prop_assert!(room == 0 || driven.own.offset() == driven.next);
             }
             prop_assert!(driven.own.offset() <= driven.next && driven.next - driven.own.offset() < flush);
         }
