@@ -24,7 +24,7 @@ impl Waiting {
     /// Everything: ids `[1,n]` and states `[1,n,E·t]`; `None` when nothing waits.
     pub(crate) fn joined(&self) -> Result<Option<(Array, Array)>, Exception> {
         let ids = || Array::from_slice(&self.ids, &[1, self.ids.len() as i32]);
-        Ok(match self.taps.as_slice() {
+        Ok(match &self.taps[..] {
             [] => None,
             [only] => Some((ids(), only.clone())),
             several => Some((ids(), concatenate(several, 1)?)),
