@@ -9,3 +9,4 @@ mod golden;
 mod misfits;
 mod parity;
 mod sessions;
+mod sets;
