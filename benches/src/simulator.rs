@@ -218,16 +218,47 @@ impl Text<'_> {
 
 /// Lets the throughput policy decode `rounds` rounds on one machine after the other.
 pub fn play(machines: &[Machine], rounds: usize, seed: u64) -> Played {
-    let sources = vec![Source { name: "drafter".into(), max_depth: DEEPEST, lengthens: None }];
-    let estimates = Rc::new(RefCell::new(Estimates::new()));
-    let mut controller = Throughput::new(sources, estimates, INITIAL, DEEPEST, false);
+    let mut controller = Throughput::new(sources(), Rc::default(), INITIAL, DEEPEST, false);
     play_with(&mut controller, machines, rounds, seed)
+}
+
+/// Lets the throughput policy serve requests of `rounds` rounds, each a text of its own, on one machine after
+/// the other.
+pub fn play_requests(machines: &[Machine], rounds: usize, seed: u64) -> Played {
+    let mut requests = Requests { estimates: Rc::default(), controller: None, round: 0, rounds };
+    play_with(&mut requests, machines, machines.len() * rounds, seed)
+}
+
+/// A new controller for every request, over estimates that stay.
+struct Requests {
+    estimates: Rc<RefCell<Estimates>>,
+    controller: Option<Throughput>,
+    round: usize,
+    rounds: usize,
+}
+
+impl Controller for Requests {
+    fn choose(&mut self, situation: &Situation) -> Choice {
+        if self.round.is_multiple_of(self.rounds) {
+            self.controller = None;
+        }
+        self.round += 1;
+        let begin = || Throughput::new(sources(), self.estimates.clone(), INITIAL, DEEPEST, false);
+        self.controller.get_or_insert_with(begin).choose(situation)
+    }
+
+    fn observe(&mut self, outcome: &Outcome) {
+        self.controller.iter_mut().for_each(|controller| controller.observe(outcome));
+    }
+}
+
+fn sources() -> Vec<Source> {
+    vec![Source { name: "drafter".into(), max_depth: DEEPEST, lengthens: None }]
 }
 
 /// The same, with every decision on paper.
 pub fn recorded(machines: &[Machine], rounds: usize, seed: u64) -> Trace {
-    let sources = vec![Source { name: "drafter".into(), max_depth: DEEPEST, lengthens: None }];
-    let trace = Trace { initial: INITIAL, max: DEEPEST, sources, ..Trace::default() };
+    let trace = Trace { initial: INITIAL, max: DEEPEST, sources: sources(), ..Trace::default() };
     let trace = Rc::new(RefCell::new(trace));
     play_with(&mut Recorder::new(trace.clone(), Rc::default()), machines, rounds, seed);
     trace.take()
@@ -359,6 +390,20 @@ mod tests {
             let summary = summary(&[one, two], ROUNDS, SEEDS);
             println!("{:60} {:6.2} %", summary.name, 100.0 * summary.regret);
             assert!(summary.regret < CHANGING, "{summary:?}");
+        }
+    }
+
+    #[test]
+    fn requests_whose_texts_differ_do_not_mislead_each_other() {
+        for (verify, draft) in [(Verify::Flat, 0.1), (Verify::Linear, 0.02), (Verify::StepAtFour, 0.1)] {
+            for qualities in [[0.5, 0.5], [0.8, 0.8], [0.4, 0.75], [0.2, 0.9], [0.0, 0.6]] {
+                let machine = |at: usize| Machine { verify, draft, acceptance: qualities[at % 2] };
+                let machines: Vec<Machine> = (0..40).map(machine).collect();
+                let played = SEEDS.map(|seed| play_requests(&machines, 50, seed).regret());
+                let regret = played.sum::<f64>() / (SEEDS.end - SEEDS.start) as f64;
+                println!("{verify:?} {draft} {qualities:?} {:.2} %", 100.0 * regret);
+                assert!(regret < STATIONARY, "{verify:?}, drafts at {draft}, {qualities:?}: {regret}");
+            }
         }
     }
 

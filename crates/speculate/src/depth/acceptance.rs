@@ -12,6 +12,11 @@ const WEIGHT: f64 = 2.0;
 const LONG: f64 = 160.0;
 /// Rounds that the watchful estimate looks back on: few enough to notice a change of text within a line.
 const SHORT: f64 = 12.0;
+/// Rounds that what earlier requests taught counts for: another request is another text, and how well it is
+/// guessed may differ by half.
+const EARLIER: f64 = 6.0;
+/// Texts that the typical one is averaged over.
+const TEXTS: f64 = 8.0;
 /// So many spreads apart, the two estimates do not describe the same text any more.
 const ALARM: f64 = 3.5;
 /// Variance that is assumed at least: a run of equal outcomes proves no certainty.
@@ -28,6 +33,9 @@ pub(crate) struct Position {
     pub(crate) recent: f64,
     /// The round of the last outcome.
     pub(crate) at: u64,
+    /// The mean over whole texts, and how many they were.
+    pub(crate) typical: f64,
+    pub(crate) texts: f64,
 }
 
 /// The chance of a draft, and the highest one that the outcomes leave believable.
@@ -42,7 +50,7 @@ impl Position {
     fn learn(&mut self, kept: bool, now: u64) -> bool {
         let outcome = f64::from(u8::from(kept));
         if self.count == 0.0 {
-            *self = Self { mean: outcome, count: 1.0, recent: outcome, at: now };
+            *self = Self { mean: outcome, count: 1.0, recent: outcome, at: now, ..*self };
             return false;
         }
         let age = now.saturating_sub(self.at);
@@ -64,6 +72,21 @@ impl Position {
     }
 }
 
+impl Position {
+    /// Half of what is expected of a new text is what the last one was like, and half what texts are like.
+    fn another_text(&mut self) {
+        if self.count > EARLIER {
+            self.texts = (self.texts + 1.0).min(TEXTS);
+            self.typical += (self.mean - self.typical) / self.texts;
+        }
+        if self.texts > 0.0 && self.count > 0.0 {
+            self.mean = (self.mean + self.typical) / 2.0;
+            self.recent = self.mean;
+        }
+        self.count = self.count.min(EARLIER);
+    }
+}
+
 /// One drafter's positions.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Acceptance {
@@ -80,6 +103,11 @@ impl Acceptance {
         }
         let outcomes = self.positions[..judged].iter_mut().enumerate();
         outcomes.fold(false, |changed, (i, position)| position.learn(i < accepted, now) | changed)
+    }
+
+    /// Another text begins.
+    pub(crate) fn another_text(&mut self) {
+        self.positions.iter_mut().for_each(Position::another_text);
     }
 
     /// Chances of the first `depth` positions. A position that was seldom judged leans on the one before.
@@ -126,6 +154,21 @@ mod tests {
             assert!((mean - expected).abs() < 0.1, "{means:?}");
         }
         assert!(means[3] < PRIOR, "a position without outcomes leans on the one before: {means:?}");
+    }
+
+    #[test]
+    fn a_new_text_is_expected_to_lie_between_the_last_one_and_the_typical_one() {
+        let mut acceptance = Acceptance::default();
+        for text in 0..4 {
+            (0..40).for_each(|round| drop(acceptance.learn(1, false, 40 * text + round)));
+            acceptance.another_text();
+        }
+        (160..200).for_each(|round| drop(acceptance.learn(0, true, round)));
+        acceptance.another_text();
+        let mean = acceptance.positions[0].mean;
+        assert!((0.3..0.6).contains(&mean), "four good texts and a bad one: {mean}");
+        (200..206).for_each(|round| drop(acceptance.learn(1, false, round)));
+        assert!(acceptance.positions[0].mean > 0.6, "and six rounds are enough to think again");
     }
 
     #[test]

@@ -96,6 +96,11 @@ impl Estimates {
         }
     }
 
+    /// Another request begins, with a text of its own.
+    pub(crate) fn another_text(&mut self) {
+        self.sources.values_mut().for_each(|source| source.acceptance.another_text());
+    }
+
     /// Whether any source was ever measured.
     pub(crate) fn untouched(&self) -> bool {
         self.sources.values().all(|source| source.curves.is_empty())

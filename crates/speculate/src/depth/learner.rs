@@ -30,6 +30,7 @@ pub(crate) struct Learner {
 
 impl Learner {
     pub(crate) fn new(sources: Vec<Source>, estimates: Rc<RefCell<Estimates>>) -> Self {
+        estimates.borrow_mut().another_text();
         let (choice, bucket) = (Choice::PLAIN, Bucket::default());
         Self { sources, estimates, frozen: false, choice, bucket, sporadic: false, before: None }
     }

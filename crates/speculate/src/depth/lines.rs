@@ -87,8 +87,8 @@ pub(super) fn write_estimates(estimates: &Estimates, out: &mut String) {
                 let _ = writeln!(out, "cost {} {} {name}", place(*bucket), numbers(cell));
             }
         }
-        for Position { mean, count, recent, at } in &source.acceptance.positions {
-            let _ = writeln!(out, "position {mean} {count} {recent} {at} {name}");
+        for Position { mean, count, recent, at, typical, texts } in &source.acceptance.positions {
+            let _ = writeln!(out, "position {mean} {count} {recent} {at} {typical} {texts} {name}");
         }
     }
     for ((name, depth), BackOff { last, pause }) in &ledger.tries {
@@ -143,7 +143,8 @@ fn read_source(kind: &str, fields: &mut Fields<'_>, into: &mut Estimates) -> Opt
         }
         "position" => {
             let (mean, count, recent) = (fields.share()?, fields.number()?, fields.share()?);
-            let position = Position { mean, count, recent, at: fields.next()? };
+            let (at, typical, texts) = (fields.next()?, fields.share()?, fields.number()?);
+            let position = Position { mean, count, recent, at, typical, texts };
             let positions = &mut into.sources.get_mut(&fields.rest())?.acceptance.positions;
             positions.push(position);
             return (positions.len() <= DEEPEST).then_some(());
