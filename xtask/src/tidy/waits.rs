@@ -102,7 +102,7 @@ mod tests {
         for line in bad {
             let text = format!("fn f() {{\n    {line}\n}}\n");
             assert_eq!(faults("crates/sample/src/draw.rs", &text), 1, "{line}");
-            assert_eq!(faults("crates/speculate/src/round.rs", &text), 0, "{line}");
+            assert_eq!(faults("crates/speculate/src/round/judge.rs", &text), 0, "{line}");
         }
     }
 
