@@ -1,7 +1,8 @@
 //! Bounds for schemas that state none, so that a model cannot spend its whole budget inside one string.
 //!
 //! Every bound only narrows what the schema allows: an answer under a bounded schema is valid under the
-//! schema as it was written.
+//! schema as it was written. Where narrowing could do otherwise, the matcher first reads the schema without
+//! bounds; see [`excludes`].
 
 use serde_json::{Map, Value, json};
 
@@ -13,8 +14,9 @@ pub struct JsonOptions {
     pub max_string: Option<usize>,
     /// The most items of an array whose schema states no limit; `None` leaves it open.
     pub max_items: Option<usize>,
-    /// The largest magnitude of an integer without limits; `None` leaves it open.
-    pub max_integer: Option<u64>,
+    /// The largest magnitude of a number without limits, which is then written without an exponent; `None`
+    /// leaves it open. Digits after the decimal point are not counted.
+    pub max_number: Option<u64>,
     /// Whether objects that list properties and say nothing about others have no others.
     pub close_objects: bool,
     /// White space allowed in each place that may have some, as a regular expression; `None` allows any
@@ -23,13 +25,13 @@ pub struct JsonOptions {
 }
 
 impl Default for JsonOptions {
-    /// Strings of 256 characters, arrays of 32 items, integers below 2⁵³, closed objects, and at most one
+    /// Strings of 256 characters, arrays of 32 items, numbers up to 2⁵³, closed objects, and at most one
     /// space, or a line break with an indentation of 16, in one place.
     fn default() -> Self {
         Self {
             max_string: Some(256),
             max_items: Some(32),
-            max_integer: Some(1 << 53),
+            max_number: Some(1 << 53),
             close_objects: true,
             white_space: Some(r"\x20|\x0A\x20{0,16}".into()),
         }
@@ -39,7 +41,7 @@ impl Default for JsonOptions {
 impl JsonOptions {
     /// The schema as it is written, with any white space.
     pub fn unbounded() -> Self {
-        Self { max_string: None, max_items: None, max_integer: None, close_objects: false, white_space: None }
+        Self { max_string: None, max_items: None, max_number: None, close_objects: false, white_space: None }
     }
 }
 
@@ -53,8 +55,8 @@ pub(crate) fn apply(schema: Value, options: &JsonOptions) -> Value {
         Value::Bool(false) => json!({ "not": {} }),
         other => other,
     };
-    // Several schemas for one object are merged by the matcher, and closing one would close them all.
-    let close = options.close_objects && !mentions(&schema, "allOf");
+    // The matcher merges schemas for one object, and closing one of them would close them all.
+    let close = options.close_objects && !any_schema(&schema, 0, &describes_twice);
     narrow(&mut schema, options, close, 0);
     if let (Some(object), Some(pattern)) = (schema.as_object_mut(), &options.white_space) {
         let layout = object.entry("x-guidance").or_insert_with(|| json!({}));
@@ -65,36 +67,84 @@ pub(crate) fn apply(schema: Value, options: &JsonOptions) -> Value {
     schema
 }
 
+/// Whether exactly one of several schemas must hold somewhere. Narrowing one of them may then make more
+/// values valid, unless no two of them share a value as they are written.
+pub(crate) fn excludes(schema: &Value) -> bool {
+    any_schema(schema, 0, &|object| object.contains_key("oneOf"))
+}
+
 fn narrow(schema: &mut Value, options: &JsonOptions, close: bool, depth: usize) {
     let Some(object) = schema.as_object_mut().filter(|_| depth < DEEPEST) else {
         return;
     };
     bound_string(object, options);
     bound_array(object, options);
-    bound_integer(object, options);
-    let combined = ["anyOf", "oneOf", "allOf", "$ref"].iter().any(|key| object.contains_key(*key));
-    if close && !combined && object.contains_key("properties") && !object.contains_key("patternProperties") {
+    bound_number(object, options);
+    if close && can_close(object) {
         object.entry("additionalProperties").or_insert(json!(false));
     }
-    // Branches beside properties describe the same object.
-    let close_branches = close && !object.contains_key("properties");
     for (key, value) in object.iter_mut() {
-        match (key.as_str(), value) {
-            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(named)) => {
+        match (place(key), value) {
+            (Place::Named, Value::Object(named)) => {
                 named.values_mut().for_each(|each| narrow(each, options, close, depth + 1));
             }
-            ("anyOf" | "oneOf" | "allOf", Value::Array(branches)) => {
-                branches.iter_mut().for_each(|each| narrow(each, options, close_branches, depth + 1));
+            (Place::Listed, Value::Array(several)) => {
+                several.iter_mut().for_each(|each| narrow(each, options, close, depth + 1));
             }
-            ("prefixItems", Value::Array(items)) => {
-                items.iter_mut().for_each(|each| narrow(each, options, close, depth + 1));
-            }
-            ("items" | "additionalItems" | "additionalProperties", value) => {
-                narrow(value, options, close, depth + 1);
-            }
+            (Place::Single, value) => narrow(value, options, close, depth + 1),
             _ => {}
         }
     }
+}
+
+/// Where a keyword holds schemas.
+enum Place {
+    Named,
+    Listed,
+    Single,
+    Nowhere,
+}
+
+fn place(keyword: &str) -> Place {
+    match keyword {
+        "properties" | "patternProperties" | "$defs" | "definitions" => Place::Named,
+        "anyOf" | "oneOf" | "allOf" | "prefixItems" => Place::Listed,
+        "items" | "additionalItems" | "additionalProperties" => Place::Single,
+        _ => Place::Nowhere,
+    }
+}
+
+/// Whether a schema, or one inside it, has a property.
+fn any_schema(schema: &Value, depth: usize, holds: &dyn Fn(&Map<String, Value>) -> bool) -> bool {
+    let Some(object) = schema.as_object().filter(|_| depth < DEEPEST) else {
+        return false;
+    };
+    let within = |inner: &Value| any_schema(inner, depth + 1, holds);
+    holds(object)
+        || object.iter().any(|(key, value)| match (place(key), value) {
+            (Place::Named, Value::Object(named)) => named.values().any(within),
+            (Place::Listed, Value::Array(several)) => several.iter().any(within),
+            (Place::Single, value) => within(value),
+            _ => false,
+        })
+}
+
+/// Whether more than one schema speaks about the same object.
+fn describes_twice(object: &Map<String, Value>) -> bool {
+    let own = ["properties", "patternProperties", "additionalProperties", "required", "minProperties"];
+    let all = object.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
+    let others = ["anyOf", "oneOf", "$ref"].iter().filter(|key| object.contains_key(**key)).count();
+    usize::from(states(object, &own)) + all + others > 1
+}
+
+/// Whether an object can be valid without properties that it does not list.
+fn can_close(object: &Map<String, Value>) -> bool {
+    let Some(listed) = object.get("properties").and_then(Value::as_object) else {
+        return false;
+    };
+    let required = object.get("required").and_then(Value::as_array).into_iter().flatten();
+    let known = required.filter_map(Value::as_str).all(|name| listed.contains_key(name));
+    known && least(object, "minProperties") <= listed.len() && !object.contains_key("patternProperties")
 }
 
 /// Whether a schema object is about values of this type, by name.
@@ -131,11 +181,11 @@ fn bound_array(object: &mut Map<String, Value>, options: &JsonOptions) {
     }
 }
 
-fn bound_integer(object: &mut Map<String, Value>, options: &JsonOptions) {
+fn bound_number(object: &mut Map<String, Value>, options: &JsonOptions) {
     let upper = states(object, &["maximum", "exclusiveMaximum", "enum", "const", "multipleOf"]);
     let lower = states(object, &["minimum", "exclusiveMinimum", "enum", "const", "multipleOf"]);
-    let only = object.get("type").is_some_and(|kind| kind == "integer");
-    let Some(limit) = options.max_integer.filter(|_| only) else {
+    let numeric = of_type(object, "integer") || of_type(object, "number");
+    let Some(limit) = options.max_number.filter(|_| numeric) else {
         return;
     };
     let stated = |key: &str| object.get(key).and_then(Value::as_f64);
@@ -147,14 +197,6 @@ fn bound_integer(object: &mut Map<String, Value>, options: &JsonOptions) {
     }
     if !lower && ceiling.is_none_or(|ceiling| ceiling > -(limit as f64)) {
         object.insert("minimum".into(), json!(-(limit as i64)));
-    }
-}
-
-fn mentions(value: &Value, key: &str) -> bool {
-    match value {
-        Value::Object(object) => object.contains_key(key) || object.values().any(|each| mentions(each, key)),
-        Value::Array(items) => items.iter().any(|each| mentions(each, key)),
-        _ => false,
     }
 }
 
@@ -184,8 +226,10 @@ mod tests {
         }
         let array = bounded(json!({ "type": "array", "minItems": 40, "items": { "type": "string" } }));
         assert_eq!((&array["maxItems"], &array["items"]["maxLength"]), (&json!(40), &json!(256)));
-        let integer = bounded(json!({ "type": "integer", "minimum": 0 }));
-        assert_eq!((&integer["minimum"], &integer["maximum"]), (&json!(0), &json!(1_u64 << 53)));
+        for kind in ["integer", "number"] {
+            let number = bounded(json!({ "type": [kind, "null"], "minimum": 0 }));
+            assert_eq!((&number["minimum"], &number["maximum"]), (&json!(0), &json!(1_u64 << 53)));
+        }
     }
 
     #[test]

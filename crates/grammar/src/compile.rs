@@ -2,8 +2,8 @@
 
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
+    thread,
 };
 
 use foretoken_sample::{Constraint, Grammar, SampleError};
@@ -17,7 +17,11 @@ const REGEX: &str = "regular expression";
 const LARK: &str = "Lark grammar";
 
 /// Texts longer than this are refused before they are parsed.
-const LONGEST: usize = 1 << 20;
+const LONGEST: usize = 1 << 18;
+
+/// The compiler calls itself once for every rule of a chain, with some kilobytes each, and the longest text
+/// has room for 40,000 of them. The system gives memory only to the part that is used.
+const STACK: usize = 1 << 30;
 
 /// A grammar compiled for one token table.
 pub struct CompiledGrammar {
@@ -37,8 +41,17 @@ impl CompiledGrammar {
             let reason = "expected an object or a boolean".to_owned();
             return Err(GrammarError::Unreadable { kind: SCHEMA, reason });
         }
-        let bounded = bounds::apply(parsed, options);
-        Self::build(table, SCHEMA, || Ok(TopLevelGrammar::from_json_schema(bounded)))
+        let open = JsonOptions { white_space: options.white_space.clone(), ..JsonOptions::unbounded() };
+        let compile = |options: &JsonOptions| {
+            let bounded = bounds::apply(parsed.clone(), options);
+            Self::build(table, SCHEMA, || Ok(TopLevelGrammar::from_json_schema(bounded)))
+        };
+        // Branches that exclude each other must do so before bounds make them narrower.
+        if bounds::excludes(&parsed) {
+            compile(&open)?;
+        }
+        // A bound of ours that contradicts the schema is no reason to refuse it.
+        compile(options).or_else(|_| compile(&open))
     }
 
     /// Answers that match a regular expression from their first to their last character.
@@ -56,19 +69,19 @@ impl CompiledGrammar {
     fn build(
         table: &TokenTable,
         kind: &'static str,
-        grammar: impl FnOnce() -> anyhow::Result<TopLevelGrammar>,
+        grammar: impl FnOnce() -> anyhow::Result<TopLevelGrammar> + Send,
     ) -> Result<Self> {
         let unsupported = |reason: String| GrammarError::Unsupported { kind, reason: short(&reason) };
-        // The compiler is not ours; a panic in it must not end the process.
-        let built = catch_unwind(AssertUnwindSafe(|| {
+        let compile = || {
             let mut factory = ParserFactory::new_simple(table.environment())?;
             factory.quiet();
             factory.limits_mut().verbose_errors = false;
             factory.create_parser(grammar()?)
-        }));
-        let parser = match built {
-            Ok(parser) => parser.map_err(|error| unsupported(format!("{error:#}")))?,
-            Err(_) => return Err(unsupported("the compiler gave up".into())),
+        };
+        // The compiler is not ours; neither a panic nor deep recursion in it may end the process.
+        let parser = match on_deep_stack(compile) {
+            Some(parser) => parser.map_err(|error| unsupported(format!("{error:#}")))?,
+            None => return Err(unsupported("the compiler gave up".into())),
         };
         let mut fresh = Matcher::new(Ok(parser));
         // The first mask shows what only matching finds, for example that nothing can match.
@@ -102,6 +115,14 @@ impl fmt::Debug for CompiledGrammar {
             .field("table", &self.table)
             .finish_non_exhaustive()
     }
+}
+
+/// What a function returns on a thread with a large stack; `None` when it panics or there is no such thread.
+fn on_deep_stack<T: Send>(function: impl FnOnce() -> T + Send) -> Option<T> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK);
+        builder.spawn_scoped(scope, function).ok()?.join().ok()
+    })
 }
 
 fn check_length(kind: &'static str, text: &str) -> Result<()> {

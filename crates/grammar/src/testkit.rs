@@ -1,6 +1,6 @@
 //! Schemas by the hundred, and a vocabulary that can spell any answer.
 
-use foretoken_sample::SplitMix64;
+use foretoken_sample::{Grammar, Result, SampleError, SplitMix64, TokenMask};
 use serde_json::{Map, Value, json};
 
 /// The bytes of a small vocabulary: every ASCII character that JSON may use, pieces of JSON longer than
@@ -12,6 +12,34 @@ pub fn json_tokens() -> Vec<Vec<u8>> {
     tokens.extend(pieces.map(|piece| piece.as_bytes().to_vec()));
     tokens.push(b"<end>".to_vec());
     tokens
+}
+
+/// Answers longer than this many tokens count as unfinished.
+pub const LONGEST_ANSWER: usize = 600;
+
+/// Draws allowed tokens of [`json_tokens`] until the answer ends; `None` when it does not end soon. A place
+/// where nothing may follow is an error.
+pub fn random_answer(grammar: &dyn Grammar, seed: u64) -> Result<Option<String>> {
+    let tokens = json_tokens();
+    let mut numbers = SplitMix64::new(seed);
+    let mut place = grammar.begin()?;
+    let mut answer = String::new();
+    for _ in 0..LONGEST_ANSWER {
+        let mut mask = TokenMask::all(tokens.len());
+        place.mask(&mut mask)?;
+        let choices: Vec<usize> = (0..tokens.len()).filter(|&id| mask.allows(id as u32)).collect();
+        if choices.is_empty() {
+            let expected = "a token that may follow".to_owned();
+            return Err(SampleError::Constraint { what: "random answer", expected, got: answer });
+        }
+        let id = choices[(numbers.next_u64() % choices.len() as u64) as usize];
+        place.advance(id as u32)?;
+        if id + 1 == tokens.len() {
+            return Ok(Some(answer));
+        }
+        answer.push_str(&String::from_utf8_lossy(&tokens[id]));
+    }
+    Ok(None)
 }
 
 /// `count` different schemas, the same ones every time.

@@ -167,7 +167,7 @@ fn a_grammar_that_cannot_be_used_is_one_clear_error() {
     let (table, _) = table();
     let schema = |text: &str| CompiledGrammar::json_schema(&table, text, &JsonOptions::default());
     let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
-    let long = format!("{{\"enum\":[\"{}\"]}}", "x".repeat(1 << 21));
+    let long = format!("{{\"enum\":[\"{}\"]}}", "x".repeat(1 << 18));
     for (text, word) in [
         ("{", "cannot be read"),
         ("[1]", "object or a boolean"),
@@ -188,6 +188,27 @@ fn a_grammar_that_cannot_be_used_is_one_clear_error() {
     assert!(CompiledGrammar::regex(&table, "\u{e9}").is_err());
     assert!(TokenTable::from_bytes(&json_tokens(), &[]).is_err());
     assert!(TokenTable::from_bytes(&json_tokens(), &[10_000]).is_err());
+}
+
+#[test]
+fn deep_grammars_are_grammars_or_errors_but_no_overflow() {
+    let (table, _) = table();
+    let rules = 15_000;
+    let chain = |name: char| {
+        let links = (0..rules).map(|i| format!("{name}{i}: {name}{}\n", i + 1));
+        format!("start: {name}0\n{}{name}{rules}: \"a\"\n", links.collect::<String>())
+    };
+    for name in ['r', 'T'] {
+        let grammar = CompiledGrammar::lark(&table, &chain(name)).unwrap();
+        assert_eq!(text(&walk(&grammar, 0).unwrap()), "a");
+    }
+    let nested = format!("start: {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000));
+    assert!(CompiledGrammar::lark(&table, &nested).is_err());
+    let links = (0..5_000).map(|i| format!("\"{i}\":{{\"$ref\":\"#/$defs/{}\"}},", i + 1));
+    let links = links.collect::<String>() + "\"5000\":{\"type\":\"null\"}";
+    let schema = format!("{{\"$ref\":\"#/$defs/0\",\"$defs\":{{{links}}}}}");
+    let grammar = CompiledGrammar::json_schema(&table, &schema, &JsonOptions::default()).unwrap();
+    assert_eq!(text(&walk(&grammar, 0).unwrap()), "null");
 }
 
 #[test]

@@ -159,15 +159,20 @@ mod tests {
     #[test]
     fn a_new_text_is_expected_to_lie_between_the_last_one_and_the_typical_one() {
         let mut acceptance = Acceptance::default();
+        let learn = |acceptance: &mut Acceptance, accepted: usize, rounds: std::ops::Range<usize>| {
+            for round in rounds {
+                acceptance.learn(accepted, accepted == 0, round);
+            }
+        };
         for text in 0..4 {
-            (0..40).for_each(|round| drop(acceptance.learn(1, false, 40 * text + round)));
+            learn(&mut acceptance, 1, 40 * text..40 * (text + 1));
             acceptance.another_text();
         }
-        (160..200).for_each(|round| drop(acceptance.learn(0, true, round)));
+        learn(&mut acceptance, 0, 160..200);
         acceptance.another_text();
         let mean = acceptance.positions[0].mean;
         assert!((0.3..0.6).contains(&mean), "four good texts and a bad one: {mean}");
-        (200..206).for_each(|round| drop(acceptance.learn(1, false, round)));
+        learn(&mut acceptance, 1, 200..206);
         assert!(acceptance.positions[0].mean > 0.6, "and six rounds are enough to think again");
     }
 
