@@ -12,7 +12,8 @@ use foretoken_speculate::EXACT_WIDTH;
 use foretoken_text::StopMatcher;
 
 use crate::{
-    args::{DraftSource, GenerateArgs},
+    args::GenerateArgs,
+    drafter::{Asked, policy},
     failure::{INTERRUPTED, Usage},
     interrupt,
     json::Generated,
@@ -28,8 +29,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     StopMatcher::new(&args.stop).map_err(|error| Usage::new(format!("--stop: {error}")))?;
     check_options(args)?;
     let source = structured::read(args)?;
-    let draft = (&args.draft.draft, args.draft.drafter);
-    let wanted = Wanted { draft: Some(draft), kv_bits: args.kv_bits, look_up: false };
+    let draft = Asked::new(&args.draft.which)?;
+    let speculate = !draft.is_nothing();
+    let wanted = Wanted { draft: Some(draft), kv_bits: args.kv_bits };
     let loaded = load::load(&args.model.model, args.model.place, wanted)?;
     let prompt = prompt::encode(&args.prompt, &args.model.model, &loaded.known)?;
     if !args.stop.is_empty() {
@@ -45,9 +47,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         max_tokens: Some(args.max_tokens),
         sampling,
         ends: prompt.ends.clone(),
-        policy: load::policy(args.draft.depth, &loaded.known)?,
+        policy: policy(args.draft.depth, loaded.known.drafter)?,
         drafters: None,
-        speculate: args.draft.draft != DraftSource::None,
+        speculate,
         grammar: source.as_ref().map(compile).transpose()?,
         exact: args.exact.then_some(EXACT_WIDTH),
     };

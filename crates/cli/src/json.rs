@@ -1,7 +1,7 @@
 //! The JSON that `generate` and `score` print. Field names and order are a stable interface.
 
 use foretoken_runner::{FinishReason, Report, Score};
-use foretoken_speculate::Provenance;
+use foretoken_speculate::{Provenance, SourceCounts};
 use serde::Serialize;
 
 use crate::{colour, sink::Answer};
@@ -57,7 +57,50 @@ struct Speculation<'a> {
     accepted: usize,
     tokens_per_round: f64,
     estimated_plain_seconds: Option<f64>,
+    /// What the rounds took; null when no clock was read.
+    actual_seconds: Option<f64>,
+    /// Estimated plain time over actual time; above 1 is faster than plain.
+    ratio: Option<f64>,
+    /// Time that trying other depths took beyond what the best known one would have.
+    probing_seconds: f64,
+    sources: Vec<Source>,
     near_ties: &'a [(usize, f32)],
+}
+
+/// What one drafter did.
+#[derive(Debug, Serialize)]
+struct Source {
+    drafter: &'static str,
+    rounds: usize,
+    drafted: usize,
+    accepted: usize,
+}
+
+impl From<&SourceCounts> for Source {
+    fn from(counts: &SourceCounts) -> Self {
+        let &SourceCounts { name: drafter, rounds, drafted, accepted } = counts;
+        Self { drafter, rounds, drafted, accepted }
+    }
+}
+
+impl<'a> Speculation<'a> {
+    fn new(report: &'a Report, near_ties: &'a [(usize, f32)]) -> Self {
+        let (statistics, accounting) = (&report.statistics, &report.accounting);
+        let actual = accounting.actual.as_secs_f64();
+        Self {
+            drafter: report.drafter,
+            rounds: &statistics.rounds,
+            drafted: statistics.drafted,
+            accepted: statistics.accepted,
+            tokens_per_round: report.tokens_per_round(),
+            estimated_plain_seconds: report.estimated_plain_seconds,
+            actual_seconds: (actual > 0.0).then_some(actual),
+            ratio: accounting.speedup(),
+            probing_seconds: accounting.probing.as_secs_f64(),
+            sources: statistics.sources.iter().map(Source::from).collect(),
+            near_ties,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -103,15 +146,7 @@ impl<'a> Generated<'a> {
                 completion_tokens: report.usage.completion_tokens,
                 cached_tokens: report.usage.cached_tokens,
             },
-            speculation: Speculation {
-                drafter: report.drafter,
-                rounds: &report.statistics.rounds,
-                drafted: report.statistics.drafted,
-                accepted: report.statistics.accepted,
-                tokens_per_round: report.tokens_per_round(),
-                estimated_plain_seconds: report.estimated_plain_seconds,
-                near_ties: &answer.near_ties,
-            },
+            speculation: Speculation::new(report, &answer.near_ties),
             timing: Timing {
                 load_seconds: report.timing.load_seconds,
                 prefill_seconds: report.timing.prefill_seconds,

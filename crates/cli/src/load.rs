@@ -5,13 +5,11 @@ use std::{path::Path, rc::Rc, sync::mpsc::channel, time::Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use foretoken_model_base::{LoadOptions, LoadReport, Model, ModelFacts, weights::ComputeType};
 use foretoken_runner::{Runner, RunnerError, Worker};
-use foretoken_speculate::DraftPolicy;
 use mlx_rs::DeviceType;
 
 use crate::{
-    args::{Depth, DraftSource, DrafterKind, DtypeChoice, PlaceArgs},
-    drafter::{self, Target},
-    failure::Usage,
+    args::{DtypeChoice, PlaceArgs},
+    drafter::{self, Asked, Target},
     machine,
     sink::spinner,
     tokenizer::{self, Found},
@@ -28,7 +26,7 @@ pub(crate) struct Known {
     pub(crate) facts: ModelFacts,
     pub(crate) report: LoadReport,
     pub(crate) tokenizer: Found,
-    /// The loaded drafter's name and the deepest proposal it makes.
+    /// The first drafter's name and the deepest proposal it makes.
     pub(crate) drafter: Option<(&'static str, usize)>,
     /// Whether sums round as float32 does.
     pub(crate) computes_in_f32: bool,
@@ -36,29 +34,26 @@ pub(crate) struct Known {
 }
 
 /// What a command wants besides the model itself.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) draft: Option<(&'a DraftSource, DrafterKind)>,
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub(crate) draft: Option<Asked>,
     /// Bits of keys and values; absent as the model computes them.
     pub(crate) kv_bits: Option<usize>,
-    /// Look-ups draft where nothing else does.
-    pub(crate) look_up: bool,
 }
 
 /// Loads a model, and a drafter when one is wanted, on a thread of their own.
-pub(crate) fn load(model: &Path, place: PlaceArgs, wanted: Wanted<'_>) -> Result<Loaded> {
+pub(crate) fn load(model: &Path, place: PlaceArgs, wanted: Wanted) -> Result<Loaded> {
     if !model.exists() {
         bail!(
             "no model at {}: give --model a folder with config.json and safetensors files, or a .gguf file",
             model.display()
         );
     }
-    let draft = wanted.draft.map(|(source, kind)| (source.clone(), kind));
-    let (path, kv_bits, look_up) = (model.to_path_buf(), wanted.kv_bits, wanted.look_up);
+    let path = model.to_path_buf();
     let (tell, told) = channel();
     let waiting = spinner(format!("loading {}", model.display()));
     let worker = Worker::spawn(move || {
-        build(&path, place, draft, kv_bits, look_up).map(|(runner, known)| {
+        build(&path, place, &wanted).map(|(runner, known)| {
             let _ = tell.send(known);
             runner
         })
@@ -78,30 +73,22 @@ fn unwrap_load(error: RunnerError) -> anyhow::Error {
 }
 
 /// Runs on the worker thread.
-fn build(
-    path: &Path,
-    place: PlaceArgs,
-    draft: Option<(DraftSource, DrafterKind)>,
-    kv_bits: Option<usize>,
-    look_up: bool,
-) -> Result<(Runner, Known)> {
+fn build(path: &Path, place: PlaceArgs, wanted: &Wanted) -> Result<(Runner, Known)> {
     let started = Instant::now();
     let options = load_options(machine::prepare(place.device)?, place.dtype);
     let loaded = foretoken_models::load(path, options)?;
-    let model: Rc<dyn Model> = Rc::from(match kv_bits {
+    let model: Rc<dyn Model> = Rc::from(match wanted.kv_bits {
         Some(bits) => packed(loaded.model, bits).context("--kv-bits cannot be used with this model")?,
         None => loaded.model,
     });
     let tokenizer = tokenizer::find(path, loaded.gguf.as_deref());
     let mut runner = Runner::new(model.clone());
-    if let Some((source, kind)) = draft {
+    if let Some(asked) = &wanted.draft {
         let target = Target { path, model: model.as_ref(), tokenizer: &tokenizer, options };
-        let found = drafter::find(&target, source, kind)?;
-        let drafter = match found {
-            None if look_up => Some(drafter::look_up()?),
-            found => found,
-        };
-        runner = drafter.into_iter().fold(runner, |runner, drafter| runner.with_drafter(drafter, None));
+        let drafters = drafter::find(&target, asked)?;
+        if !drafters.is_empty() {
+            runner = runner.with_drafters(drafters, None)?;
+        }
     }
     let load_seconds = started.elapsed().as_secs_f64();
     let facts = model.facts().clone();
@@ -127,15 +114,4 @@ fn load_options(device: DeviceType, dtype: DtypeChoice) -> LoadOptions {
         DtypeChoice::Bf16 => ComputeType::Bf16,
     };
     LoadOptions { compute, ..base }
-}
-
-/// The policy that `--depth` asks for; `None` leaves it to the runner.
-pub(crate) fn policy(depth: Depth, known: &Known) -> Result<Option<DraftPolicy>> {
-    match (depth, known.drafter) {
-        (Depth::Auto, _) => Ok(None),
-        (Depth::Constant(depth), Some((name, most))) if depth > most => {
-            Err(Usage::new(format!("--depth: expected at most {most} for {name}, got {depth}")).into())
-        }
-        (Depth::Constant(depth), _) => Ok(Some(DraftPolicy::Constant(depth))),
-    }
 }

@@ -92,6 +92,10 @@ fn the_json_of_generate_has_exactly_the_documented_fields() {
         "accepted",
         "tokens_per_round",
         "estimated_plain_seconds",
+        "actual_seconds",
+        "ratio",
+        "probing_seconds",
+        "sources",
         "near_ties",
     ];
     assert_eq!(keys(&plain["speculation"]), speculation);

@@ -89,12 +89,8 @@ pub(crate) struct ScoreArgs {
 pub(crate) struct AuditArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// A head or draft model (file or folder), auto (one found in the model's folder, else look-ups).
-    #[arg(long, value_name = "FILE|FOLDER|auto", default_value = "auto", value_parser = draft_source)]
-    pub(crate) draft: DraftSource,
-    /// The kind of drafter: mtp, ngram, model, block, or auto.
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = drafter_kind)]
-    pub(crate) drafter: DrafterKind,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// A user message to answer; may be repeated. Without any, a few of our own.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Vec<String>,
@@ -149,14 +145,22 @@ pub(crate) struct PlaceArgs {
     pub(crate) dtype: DtypeChoice,
 }
 
+/// Which drafters are loaded.
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// A head or draft model (file or folder), auto (a head in the model's folder), or none; may be repeated.
+    #[arg(long, value_name = "FILE|FOLDER|auto|none", default_value = "auto", value_parser = draft_source)]
+    pub(crate) draft: Vec<DraftSource>,
+    /// The kinds of drafters: mtp, ngram (look-ups, needs no --draft), model, block, or auto. Of several, each
+    /// round asks the one that promises most, or none.
+    #[arg(long, value_name = "KIND,…", default_value = "auto", value_delimiter = ',', value_parser = drafter_kind)]
+    pub(crate) drafter: Vec<DrafterKind>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DraftArgs {
-    /// A head or draft model (file or folder), auto (a head in the model's folder), or none.
-    #[arg(long, value_name = "FILE|FOLDER|auto|none", default_value = "auto", value_parser = draft_source)]
-    pub(crate) draft: DraftSource,
-    /// The kind of drafter: mtp, ngram (look-ups, needs no --draft), model, block, or auto.
-    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = drafter_kind)]
-    pub(crate) drafter: DrafterKind,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// How many tokens to draft per round, or auto.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = depth, allow_negative_numbers = true)]
     pub(crate) depth: Depth,
@@ -203,7 +207,7 @@ pub(crate) enum DraftSource {
     Path(PathBuf),
 }
 
-/// Which drafter runs.
+/// What kind of drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DrafterKind {
     Auto,
@@ -211,6 +215,18 @@ pub(crate) enum DrafterKind {
     Ngram,
     Model,
     Block,
+}
+
+impl DrafterKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Mtp => "mtp",
+            Self::Ngram => "ngram",
+            Self::Model => "model",
+            Self::Block => "block",
+        }
+    }
 }
 
 /// How deep to draft.

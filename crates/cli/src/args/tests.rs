@@ -25,9 +25,9 @@ fn the_definition_is_consistent() {
 #[test]
 fn defaults_are_the_documented_ones() {
     let args = generate("foretoken generate --model m --prompt-ids 1,2");
-    assert_eq!(args.draft.draft, DraftSource::Auto);
+    assert_eq!(args.draft.which.draft, [DraftSource::Auto]);
     assert_eq!(args.draft.depth, Depth::Auto);
-    assert_eq!(args.draft.drafter, DrafterKind::Auto);
+    assert_eq!(args.draft.which.drafter, [DrafterKind::Auto]);
     assert_eq!((args.max_tokens, args.kv_bits), (0, None));
     assert_eq!(
         args.sampling.options(None, 7),

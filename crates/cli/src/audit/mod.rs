@@ -13,7 +13,8 @@ use foretoken_runner::{FailureKind, Runner, RunnerError};
 use foretoken_text::{ChatInput, Message};
 
 use crate::{
-    args::{AuditArgs, DraftSource, DtypeChoice},
+    args::{AuditArgs, DtypeChoice},
+    drafter::Asked,
     failure::{FAILED, Usage},
     load::{self, Known, Loaded, Wanted},
     output,
@@ -33,10 +34,11 @@ const PROMPTS: [&str; 3] = [
 const ID_PROMPTS: [[u32; 6]; 2] = [[1, 2, 3, 4, 5, 6], [7, 3, 7, 3, 7, 3]];
 
 pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
-    if args.draft == DraftSource::None {
+    let asked = Asked::new(&args.which)?;
+    if asked.is_nothing() {
         return Err(Usage::new("--draft none leaves nothing to audit; name a head, or use auto").into());
     }
-    let wanted = Wanted { draft: Some((&args.draft, args.drafter)), kv_bits: None, look_up: true };
+    let wanted = Wanted { draft: Some(asked.or_look_up()), kv_bits: None };
     let Loaded { worker, known } = load::load(&args.model.model, args.model.place, wanted)?;
     let prompts = prompts(args, &known)?;
     let plan = plan(args, &known, prompts)?;
