@@ -131,7 +131,7 @@ fn files(target: &Target<'_>, asked: &Asked) -> Result<Vec<(PathBuf, DrafterKind
     if let Some(path) = paths.iter().find(|path| !path.exists()) {
         bail!("nothing at {}: give --draft a head's file or folder, a draft model, or none", path.display());
     }
-    if let ([path], [kind]) = (paths.as_slice(), named.as_slice()) {
+    if let ([path], [kind]) = (&paths[..], &named[..]) {
         // The loader knows best what is missing in a file that is not what it should be.
         return Ok(vec![(path.clone(), *kind)]);
     }

@@ -49,7 +49,7 @@ fn any_set_of_drafters_gives_the_plain_ids() {
             }
         }
     }
-    assert_eq!(ids(&answer(folder.path(), &sets[1].0)["ids"]), golden_ids("llama", "greedy_after_12"));
+    assert_eq!(ids(&answer(folder.path(), sets[1].0)["ids"]), golden_ids("llama", "greedy_after_12"));
 }
 
 #[test]

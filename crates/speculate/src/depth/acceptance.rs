@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_new_text_is_expected_to_lie_between_the_last_one_and_the_typical_one() {
         let mut acceptance = Acceptance::default();
-        let learn = |acceptance: &mut Acceptance, accepted: usize, rounds: std::ops::Range<usize>| {
+        let learn = |acceptance: &mut Acceptance, accepted: usize, rounds: std::ops::Range<u64>| {
             for round in rounds {
                 acceptance.learn(accepted, accepted == 0, round);
             }

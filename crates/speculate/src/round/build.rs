@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use foretoken_cache::CacheSet;
 use foretoken_model_base::{Batch, Model};
 use foretoken_sample::{Constraint, Rows};
 use mlx_rs::{
@@ -11,7 +12,7 @@ use mlx_rs::{
 
 use super::{Plan, RowFacts, ask::Asked, host_ids, judge::Report, walk};
 use crate::{
-    DraftSink, RequestState, Result, States,
+    DraftSink, Exact, RequestState, Result, States,
     accept::{Engine, Verdict, continuations},
     audience::Audience,
     lazy::Lazy,
@@ -68,20 +69,10 @@ pub(super) fn build<R: Engine>(
         built = walk_drafts::<R>(&mut sink, constraint.as_mut(), first.len(), is_end)?;
     }
     let ids = R::drafts(&sink).ids().cloned();
-    let mut lead = 0;
-    let mut fed = feed(current, ids.as_ref())?;
-    if let Some(exact) = exact.as_mut() {
-        let start = exact.enter(target, slot, origin)?;
-        lead = slot - start;
-        let rows = exact.width().min(model.facts().context_length.saturating_sub(start));
-        fed = fill(&history.ids()[start..slot], &fed, rows)?;
-    }
-    let base = target.begin()?;
-    let (last, states) = States::forward(model, &Batch::single(fed, base)?, target, &audience.layers())?;
-    let logits = logits(model, &last)?;
     let count = 1 + R::drafts(&sink).count();
-    let judged = lead as i32..(lead + count) as i32;
-    let logits = if exact.is_some() { logits.try_index(judged)? } else { logits };
+    let place = Place { target, exact, before: history.ids(), origin, slot };
+    let fed = feed(current, ids.as_ref())?;
+    let Forwarded { logits, states, lead } = forward(model, &audience.layers(), place, (fed, count))?;
     let (law, margin) = sampler.distribution_with_margin(Rows {
         logits: &logits,
         columns: None,
@@ -96,14 +87,55 @@ pub(super) fn build<R: Engine>(
         _ => None,
     };
     let rows = RowFacts::of(&logits, &law, margin.as_ref(), report)?;
-    let states = match audience.wants_hidden() {
-        true if exact.is_some() => Some(states.rows(lead, count)?),
-        true => Some(states),
-        false => None,
-    };
+    let states = audience.wants_hidden().then_some(states);
     let Walked { forced, extra_waits, .. } = built;
     let extra_waits = extra_waits + tail_waits;
     Ok(Built { facts: verdict.with(rows), states, forced, head, extra_waits, lead })
+}
+
+/// Where the current token stands.
+struct Place<'a> {
+    target: &'a mut CacheSet,
+    exact: &'a mut Option<Exact>,
+    /// The tokens of all slots, the current one's included.
+    before: &'a [u32],
+    origin: usize,
+    slot: usize,
+}
+
+/// The forward of a round.
+struct Forwarded {
+    /// Of the current token and the drafts `[1+n,V]`.
+    logits: Array,
+    /// Of the same slots.
+    states: States,
+    /// Rows of the forward before the current token's.
+    lead: usize,
+}
+
+/// Forwards the current token and the drafts, `fed` `[1,1+n]`; in exact mode the whole block around them.
+fn forward(
+    model: &dyn Model,
+    layers: &[usize],
+    place: Place<'_>,
+    (mut fed, count): (Array, usize),
+) -> Result<Forwarded> {
+    let Place { target, exact, before, origin, slot } = place;
+    let mut lead = 0;
+    if let Some(exact) = exact.as_mut() {
+        let start = exact.enter(target, slot, origin)?;
+        lead = slot - start;
+        let rows = exact.width().min(model.facts().context_length.saturating_sub(start));
+        fed = fill(&before[start..slot], &fed, rows)?;
+    }
+    let base = target.begin()?;
+    let (last, mut states) = States::forward(model, &Batch::single(fed, base)?, target, layers)?;
+    let mut logits = logits(model, &last)?;
+    if exact.is_some() {
+        logits = logits.try_index(lead as i32..(lead + count) as i32)?;
+        states = states.rows(lead, count)?;
+    }
+    Ok(Forwarded { logits, states, lead })
 }
 
 /// The tokens that the grammar forces next, cut to the room.
