@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use foretoken_benches::{answer, chat, head, median, prompt, report, smollm2, token_hash};
+use foretoken_draft_ngram::{NgramDrafter, NgramOptions};
 use foretoken_model_base::Model;
 use foretoken_runner::{Report, Runner};
 use foretoken_speculate::{DraftPolicy, Drafter};
@@ -19,8 +20,8 @@ const PAIRS: usize = 5;
 /// Answers of each fixed depth; the first of the pairs go with them.
 const FIXED: usize = 3;
 /// Tokens of an answer to a traced chat, and to a long one.
-const TRACED_TOKENS: usize = 128;
-const LONG_TOKENS: usize = 200;
+const TRACED_TOKENS: usize = 112;
+const LONG_TOKENS: usize = 144;
 
 const LONG: [(&str, &str); 4] = [
     ("story", "Write a long story about a lighthouse keeper who finds a letter in a bottle."),
@@ -42,7 +43,12 @@ fn main() -> Result<()> {
     for (name, message) in LONG {
         chats.push((name.to_owned(), chat(message)?, LONG_TOKENS));
     }
-    let mut measuring = runner(&model, Some(&drafter), None);
+    let look_up: Rc<dyn Drafter> = Rc::new(NgramDrafter::new(NgramOptions::default())?);
+    let both = Runner::new(model.clone()).with_prefix_cache(None);
+    let mut measuring = Measuring {
+        head: runner(&model, Some(&drafter), None),
+        both: both.with_drafters(vec![drafter.clone(), look_up], None)?,
+    };
     let mut ratios = Vec::new();
     for (name, prompt, tokens) in &chats {
         ratios.push(compare(&model, &drafter, &mut measuring, (name, prompt, *tokens))?);
@@ -65,22 +71,30 @@ fn runner(model: &Rc<dyn Model>, drafter: Option<&Rc<dyn Drafter>>, policy: Opti
     }
 }
 
+/// Runners under the default policy, whose estimates go from chat to chat.
+struct Measuring {
+    /// With the head.
+    head: Runner,
+    /// With the head and look-ups.
+    both: Runner,
+}
+
 /// Returns how many times as fast as plain decoding the policy was, the median of pairs.
 fn compare(
     model: &Rc<dyn Model>,
     drafter: &Rc<dyn Drafter>,
-    measuring: &mut Runner,
+    measuring: &mut Measuring,
     (name, prompt, tokens): (&str, &[u32], usize),
 ) -> Result<f64> {
     let mut plain = runner(model, None, None);
     let constant = |depth| runner(model, Some(drafter), Some(DraftPolicy::Constant(depth)));
     let mut fixed: Vec<Runner> = (1..=DEEPEST).map(constant).collect();
-    let mut against = vec![Vec::new(); DEEPEST];
+    let (mut against, mut both) = (vec![Vec::new(); DEEPEST], Vec::new());
     let (mut ratios, mut answers) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {
         let (mut speeds, mut hashes) = ([0.0; 2], [String::new(), String::new()]);
         for turn in if pair % 2 == 0 { [0, 1] } else { [1, 0] } {
-            let asked = if turn == 0 { &mut plain } else { &mut *measuring };
+            let asked = if turn == 0 { &mut plain } else { &mut measuring.head };
             let (ids, done) = answer(asked, prompt, tokens)?;
             (speeds[turn], hashes[turn]) = (done.timing.decode_tokens_per_second(), token_hash(&ids));
             if turn == 1 {
@@ -89,17 +103,22 @@ fn compare(
         }
         ratios.push(speeds[1] / speeds[0]);
         anyhow::ensure!(hashes[0] == hashes[1], "{name}: drafting changed the text");
+        if pair < FIXED {
+            let (ids, done) = answer(&mut measuring.both, prompt, tokens)?;
+            anyhow::ensure!(hashes[0] == token_hash(&ids), "{name}: look-ups changed the text");
+            both.push(done.timing.decode_tokens_per_second() / speeds[0]);
+        }
         for (depth, runner) in fixed.iter_mut().enumerate().filter(|_| pair < FIXED) {
             let (_, done) = answer(runner, prompt, tokens)?;
             against[depth].push(done.timing.decode_tokens_per_second() / speeds[0]);
         }
     }
     let (ratio, fixed) = (median(ratios.clone()), against.into_iter().map(median).collect::<Vec<f64>>());
-    tell(name, (&ratios, ratio, &fixed), answers.last());
+    tell(name, (&ratios, ratio, &fixed), median(both), answers.last());
     Ok(ratio)
 }
 
-fn tell(name: &str, (ratios, ratio, fixed): (&[f64], f64, &[f64]), last: Option<&Report>) {
+fn tell(name: &str, (ratios, ratio, fixed): (&[f64], f64, &[f64]), both: f64, last: Option<&Report>) {
     let best = fixed.iter().copied().fold(1.0, f64::max);
     let Some(last) = last else { return };
     report(
@@ -110,6 +129,7 @@ fn tell(name: &str, (ratios, ratio, fixed): (&[f64], f64, &[f64]), last: Option<
             "ratios": ratios,
             "fixed_ratios": fixed,
             "of_best_fixed": ratio / best,
+            "with_look_ups": both,
             "tokens_per_round": last.tokens_per_round(),
             "estimated_ratio": last.accounting.speedup(),
             "probing_seconds": last.accounting.probing.as_secs_f64(),
