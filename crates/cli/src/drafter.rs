@@ -58,7 +58,12 @@ impl Asked {
         if let Some(twice) = (1..named.len()).find(|&i| named[..i].contains(&named[i])) {
             return Err(Usage::new(format!("--drafter: {} is named twice", named[twice].name())).into());
         }
-        Ok(Self { places: Places::new(&args.draft)?, kinds: named, look_up: false })
+        let places = Places::new(&args.draft)?;
+        if let (Places::Nowhere, [kind, ..]) = (&places, &named[..]) {
+            let text = format!("--draft none leaves nothing for --drafter {}; leave one out", kind.name());
+            return Err(Usage::new(text).into());
+        }
+        Ok(Self { places, kinds: named, look_up: false })
     }
 
     /// The same, with look-ups where nothing else drafts.
@@ -143,7 +148,8 @@ fn files(target: &Target<'_>, asked: &Asked) -> Result<Vec<(PathBuf, DrafterKind
     if let Some((path, kind)) =
         files.iter().find(|(_, kind)| !asked.kinds.is_empty() && !named.contains(kind))
     {
-        bail!("--draft {}: holds {}, which --drafter does not name", path.display(), kind.name());
+        let (file, name) = (path.display(), kind.name());
+        bail!("--draft {file}: holds {name}, which --drafter does not name; add {name} to it");
     }
     Ok(files)
 }

@@ -155,7 +155,7 @@ impl TokenSink for AnswerSink {
                 self.token(Token { id, logprobs, margin, provenance })?;
             }
             Event::SpeculationEnded { reason } => {
-                eprintln!("warning: the rest of this answer is decoded plainly: {reason}");
+                eprintln!("warning: a drafter stopped, the answer goes on without it: {reason}");
             }
             // The caller has the report or the error itself.
             _ => {}

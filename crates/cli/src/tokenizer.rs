@@ -27,11 +27,10 @@ impl Found {
     pub(crate) fn needed(&self, needed: &str, model: &Path) -> Result<&Arc<Tokenizer>> {
         match self {
             Found::Tokenizer(tokenizer) => Ok(tokenizer),
-            Found::None => bail!(
-                "{needed} needs text, but {} has no tokenizer: add its tokenizer.json, or give token ids",
-                model.display()
-            ),
-            Found::Broken(reason) => bail!("{needed} needs text, but {reason}"),
+            Found::None => {
+                bail!("{needed} needs a tokenizer, but {} has none: add its tokenizer.json", model.display())
+            }
+            Found::Broken(reason) => bail!("{needed} needs a tokenizer, but {reason}"),
         }
     }
 }

@@ -95,6 +95,7 @@ fn sets_that_contradict_themselves_are_errors() {
     refused(&["--drafter", "auto,ngram"], 2, &["--drafter", "alone"]);
     refused(&["--drafter", "ngram,ngram"], 2, &["--drafter", "ngram", "twice"]);
     refused(&["--draft", "none", "--draft", text(&block)], 2, &["--draft", "alone"]);
+    refused(&["--draft", "none", "--drafter", "ngram"], 2, &["--draft none", "--drafter ngram"]);
     refused(&["--draft", text(&block), "--drafter", "ngram"], 1, &["block", "--drafter"]);
     refused(&["--drafter", "block"], 1, &["--drafter block", "--draft"]);
     refused(&["--draft", text(&block), "--drafter", "mtp"], 1, &["llama-block"]);

@@ -83,3 +83,24 @@ fn keys_and_values_in_fewer_bits_speculate_exactly_and_refuse_a_head_that_reads_
         assert!(error.contains(word), "{word:?} in {error:?}");
     }
 }
+
+#[test]
+fn a_schema_holds_with_the_real_tokenizer_and_every_drafter() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let schema = serde_json::json!({ "type": "object", "required": ["ok", "n"],
+        "properties": { "ok": { "type": "boolean" }, "n": { "type": "integer", "minimum": 0, "maximum": 9 } } });
+    write(&folder, "schema.json", schema.to_string());
+    let file = folder.path().join("schema.json");
+    let asked = ["--json-schema", file.to_str().expect("text"), "--temperature", "0.9", "--seed", "3"];
+    let asked = [&asked[..], &["--repeat-penalty", "1.1", "--logprobs", "2", "--show-drafts"]].concat();
+    let plain = generate(&asked);
+    assert_eq!(plain["finish_reason"], "stop");
+    let answer: Value = serde_json::from_str(plain["text"].as_str().expect("text")).expect("JSON");
+    assert!(jsonschema::is_valid(&schema, &answer), "{answer}");
+    for drafter in ["mtp", "mtp,ngram"] {
+        let drafted = generate(&[&asked[..], &["--draft", &head("seq"), "--drafter", drafter]].concat());
+        assert_eq!((&drafted["ids"], &drafted["text"]), (&plain["ids"], &plain["text"]), "{drafter}");
+        let forced = drafted["provenance"].as_array().expect("a list").iter();
+        assert!(forced.filter(|origin| origin["kind"] == "forced").count() > 2, "{}", drafted["provenance"]);
+    }
+}

@@ -188,6 +188,7 @@ fn bound_number(object: &mut Map<String, Value>, options: &JsonOptions) {
     let Some(limit) = options.max_number.filter(|_| numeric) else {
         return;
     };
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let stated = |key: &str| object.get(key).and_then(Value::as_f64);
     let floor = stated("minimum").or(stated("exclusiveMinimum"));
     let ceiling = stated("maximum").or(stated("exclusiveMaximum"));
@@ -196,7 +197,7 @@ fn bound_number(object: &mut Map<String, Value>, options: &JsonOptions) {
         object.insert("maximum".into(), json!(limit));
     }
     if !lower && ceiling.is_none_or(|ceiling| ceiling > -(limit as f64)) {
-        object.insert("minimum".into(), json!(-(limit as i64)));
+        object.insert("minimum".into(), json!(-limit));
     }
 }
 

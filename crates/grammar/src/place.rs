@@ -8,16 +8,18 @@ use crate::compile::short;
 /// A matcher, and the end token that closed it if one did.
 pub(crate) struct Place {
     matcher: Matcher,
+    /// The same at the beginning of the answer.
+    fresh: Matcher,
     ends: Box<[u32]>,
     /// Tokens passed, end tokens apart.
-    passed: usize,
+    passed: Vec<u32>,
     /// End tokens passed; the matcher itself never sees them.
     closed: usize,
 }
 
 impl Place {
     pub(crate) fn new(matcher: Matcher, ends: &[u32]) -> Self {
-        Self { matcher, ends: ends.into(), passed: 0, closed: 0 }
+        Self { fresh: matcher.deep_clone(), matcher, ends: ends.into(), passed: Vec::new(), closed: 0 }
     }
 
     /// Whether the answer may end here.
@@ -30,13 +32,19 @@ impl Place {
         if self.matcher.is_stopped() {
             return self.complete().map(|()| Vec::new());
         }
-        let mask = self.matcher.compute_mask();
-        match mask {
-            Ok(mask) => Ok(mask.as_slice().to_vec()),
-            // The last mask may have found that nothing is left.
-            Err(error) if self.matcher.is_error() => Err(broken(error)),
-            Err(_) => Ok(Vec::new()),
+        Ok(self.matcher.compute_mask().map_err(broken)?.as_slice().to_vec())
+    }
+
+    /// Goes to where only the first `tokens` tokens were passed. A matcher that failed, or whose grammar counts
+    /// tokens, cannot go back; another one can go there.
+    fn back_to(&mut self, tokens: usize) -> Result<()> {
+        let steps = self.passed.len() - tokens;
+        self.passed.truncate(tokens);
+        if steps == 0 && !self.matcher.is_error() || self.matcher.rollback(steps).is_ok() {
+            return Ok(());
         }
+        self.matcher = self.fresh.deep_clone();
+        self.passed.iter().try_for_each(|&id| self.matcher.consume_token(id).map_err(broken))
     }
 
     /// A matcher stops by itself where its grammar is complete, or because of an error.
@@ -89,22 +97,22 @@ impl Constraint for Place {
             return refused("a token that the grammar allows");
         }
         self.matcher.consume_token(id).map_err(broken)?;
-        self.passed += 1;
+        self.passed.push(id);
         Ok(())
     }
 
     fn rollback(&mut self, tokens: usize) -> Result<()> {
-        if tokens > self.passed + self.closed {
+        let most = self.passed.len() + self.closed;
+        if tokens > most {
             return Err(SampleError::Constraint {
                 what: "rollback",
-                expected: format!("at most {} tokens", self.passed + self.closed),
+                expected: format!("at most {most} tokens"),
                 got: tokens.to_string(),
             });
         }
         let ends = tokens.min(self.closed);
-        self.matcher.rollback(tokens - ends).map_err(broken)?;
-        (self.closed, self.passed) = (self.closed - ends, self.passed - (tokens - ends));
-        Ok(())
+        self.closed -= ends;
+        self.back_to(self.passed.len() - (tokens - ends))
     }
 
     fn forced(&mut self) -> Result<Vec<u32>> {

@@ -212,6 +212,25 @@ fn deep_grammars_are_grammars_or_errors_but_no_overflow() {
 }
 
 #[test]
+fn grammars_that_count_tokens_can_be_taken_back() {
+    let (table, end) = table();
+    let lark = "start: \"ab\" x\nx[max_tokens=4]: /[a-z]+/";
+    let grammar = CompiledGrammar::lark(&table, lark).unwrap();
+    for seed in 0..20 {
+        let answer = text(&walk(&grammar, seed).expect("a short answer"));
+        assert!(answer.starts_with("ab") && answer.len() < 40, "{answer}");
+    }
+    let mut place = grammar.begin().unwrap();
+    let steps: Vec<u32> = "abcd".bytes().map(|byte| u32::from(byte - b' ')).collect();
+    steps.iter().for_each(|&id| place.advance(id).unwrap());
+    let before = allowed(place.as_mut(), json_tokens().len());
+    assert!(before.contains(&end), "{before:?}");
+    place.rollback(3).unwrap();
+    steps[1..].iter().for_each(|&id| place.advance(id).unwrap());
+    assert_eq!(allowed(place.as_mut(), json_tokens().len()), before);
+}
+
+#[test]
 fn several_end_tokens_end_an_answer() {
     let mut tokens = json_tokens();
     tokens.push(b"<stop>".to_vec());

@@ -49,7 +49,8 @@ pub enum Event {
         /// How the token came about.
         provenance: Provenance,
     },
-    /// The drafter failed; the rest of this answer is decoded plainly. Said once.
+    /// A drafter failed and drafts no more in this answer, whose text is not concerned. Said once for each; when
+    /// none is left the rest is decoded plainly.
     SpeculationEnded {
         /// The drafter's own words.
         reason: String,

@@ -73,9 +73,10 @@ impl Audience {
         self.hearings.iter().for_each(|hearing| hearing.rewind_own(request));
     }
 
-    /// Which sessions have ended and why; each says so once.
+    /// Which sessions have ended and why; each says so once. One that is never asked ends unnoticed.
     pub(crate) fn take_ended(&mut self) -> Option<String> {
-        let ended: Vec<String> = self.hearings.iter_mut().filter_map(Hearing::take_ended).collect();
+        let asked = self.hearings.iter_mut().filter(|hearing| !hearing.is_muted());
+        let ended: Vec<String> = asked.filter_map(Hearing::take_ended).collect();
         (!ended.is_empty()).then(|| ended.join("; "))
     }
 

@@ -46,8 +46,13 @@ pub(crate) struct Plain {
 
 impl Plain {
     /// Whether a token is being computed.
-    pub(crate) fn is_ahead(&self) -> bool {
+    fn is_ahead(&self) -> bool {
         self.ahead.is_some()
+    }
+
+    /// Whether the next call has something to tell: a token that is being computed, or that it failed.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_ahead() || self.failure.is_some()
     }
 
     /// Produces and records one token; with `stay_ahead` the next one is then under way.

@@ -111,11 +111,12 @@ impl Hearing {
     /// How many tokens it could offer now, when it knows without drafting.
     pub(crate) fn ready(&mut self, tokens: &[u32]) -> Option<usize> {
         let session = self.session.as_ref()?;
-        match guard(|| Ok(session.ready(tokens))) {
-            Ok(ready) => ready,
-            // It is asked again when it is to propose, and fails then.
-            Err(_) => Some(0),
-        }
+        let ready = guard(|| Ok(session.ready(tokens)));
+        // Between rounds the own caches rest, so there is nothing to take back.
+        ready.unwrap_or_else(|reason| {
+            self.fail_with(None, &reason);
+            Some(0)
+        })
     }
 
     /// Asks for a proposal, or for a tail after `drafted`. Returns false when the session failed: what it

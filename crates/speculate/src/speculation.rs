@@ -239,7 +239,12 @@ impl Speculation {
         }
         let frozen = matches!(self.policy, DraftPolicy::Throughput { frozen: true, .. });
         let clock = (!frozen).then(|| self.clock.clone());
-        Director { controller: self.controller(sources), links, clock, estimates: self.estimates.clone() }
+        let measured = match self.policy {
+            DraftPolicy::Throughput { max, .. } if self.make.is_none() => Some(max),
+            _ => None,
+        };
+        let (controller, estimates) = (self.controller(sources), self.estimates.clone());
+        Director { controller, links, clock, measured, estimates }
     }
 
     fn controller(&self, sources: Vec<Source>) -> Box<dyn Controller> {

@@ -1,6 +1,6 @@
 //! The decoder that owns the sessions and a depth policy, and parks into plain decoding at depth 0.
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use foretoken_model_base::Model;
 
@@ -9,6 +9,7 @@ use crate::{
     Situation, SpeculateError, States, Statistics, Token,
     accept::Engine,
     audience::Audience,
+    depth::Bucket,
     plain::{Plain, check_remaining},
     round::{Plan, Round, round},
 };
@@ -33,6 +34,9 @@ pub(crate) struct Director {
     pub(crate) links: Vec<Link>,
     /// None when no time may be looked at.
     pub(crate) clock: Option<Rc<dyn Clock>>,
+    /// The depth limit of a policy that measures. Exact rounds all cost a whole block, so there is nothing to
+    /// measure: they draft as deep as they may.
+    pub(crate) measured: Option<usize>,
     pub(crate) estimates: Rc<RefCell<Estimates>>,
 }
 
@@ -44,8 +48,10 @@ pub(crate) struct Speculative<R> {
     director: Director,
     plain: Plain,
     statistics: Statistics,
-    /// Time and tokens of rounds so far.
-    spent: (Duration, usize),
+    /// Time of rounds so far.
+    spent: Duration,
+    /// Tokens so far, by what a plain one costs.
+    produced: BTreeMap<Bucket, usize>,
     /// An error that the next call reports, because tokens went out before it.
     failure: Option<SpeculateError>,
     /// A round failed: the sessions are settled without a next token.
@@ -62,7 +68,8 @@ impl<R: Engine> Speculative<R> {
             audience,
             director,
             plain: Plain::default(),
-            spent: (Duration::ZERO, 0),
+            spent: Duration::ZERO,
+            produced: BTreeMap::new(),
             failure: None,
             failed: false,
         }
@@ -95,6 +102,9 @@ impl<R: Engine> Speculative<R> {
             return Seat::default();
         };
         let ready = hearing.ready(tokens);
+        if !hearing.alive() {
+            return Seat::default();
+        }
         let cap = hearing.facts().max_depth.min(ready.unwrap_or(usize::MAX));
         Seat { cap, sporadic: ready.is_some() }
     }
@@ -108,9 +118,12 @@ impl<R: Engine> Speculative<R> {
         let exact = request.exact.is_some();
         let clock = self.director.clock.clone().filter(|_| !exact);
         let started = clock.as_ref().map(|clock| clock.now());
-        let choice = situation.allow(self.director.controller.choose(&situation));
+        let choice = match self.director.measured.filter(|_| exact) {
+            Some(max) => deepest(&situation, max),
+            None => situation.allow(self.director.controller.choose(&situation)),
+        };
         // A token that is already being computed is never thrown away: it goes out before the first draft.
-        let ahead = self.plain.is_ahead();
+        let ahead = self.plain.is_pending();
         let (run, mut outcome) = if !exact && (choice == Choice::PLAIN || ahead) {
             self.step(request, choice == Choice::PLAIN && remaining > 1)?
         } else {
@@ -118,12 +131,15 @@ impl<R: Engine> Speculative<R> {
             let done = round(&self.rule, self.model.as_ref(), &mut self.audience, request, plan)?;
             self.finish_round(plan, done)
         };
-        outcome.drained = ahead && choice != Choice::PLAIN;
+        outcome.beside |= ahead && choice != Choice::PLAIN;
         let elapsed = clock.zip(started).map(|(clock, started)| clock.now().saturating_sub(started));
         outcome.nanos = elapsed.map(|elapsed| u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
-        self.director.controller.observe(&outcome);
-        self.spent.0 += elapsed.unwrap_or_default();
-        self.spent.1 += run.tokens.len();
+        if !exact || self.director.measured.is_none() {
+            self.director.controller.observe(&outcome);
+        }
+        self.spent += elapsed.unwrap_or_default();
+        let bucket = Bucket::of(situation.context, situation.constrained);
+        *self.produced.entry(bucket).or_default() += run.tokens.len();
         Ok(run)
     }
 
@@ -144,7 +160,7 @@ impl<R: Engine> Speculative<R> {
     }
 
     fn finish_round(&mut self, plan: Plan, done: Round) -> (Run, Outcome) {
-        let Round { tokens, drafted, accepted, rejected, head, extra_waits, failure } = done;
+        let Round { tokens, drafted, accepted, rejected, head, forced, extra_waits, failure } = done;
         self.statistics.record(drafted, accepted, rejected);
         self.statistics.extra_waits += extra_waits;
         let kept = accepted.min(head);
@@ -158,7 +174,7 @@ impl<R: Engine> Speculative<R> {
         let rejected = rejected && accepted < head;
         let outcome =
             Outcome { drafted: head, accepted: kept, rejected, tail: accepted - kept, ..Outcome::default() };
-        let outcome = Outcome { tokens: tokens.len(), ..outcome };
+        let outcome = Outcome { tokens: tokens.len(), beside: forced, ..outcome };
         (Run { tokens, drafted, accepted, speculation_ended: None }, outcome)
     }
 }
@@ -220,14 +236,27 @@ impl<R: Engine> Decoder for Speculative<R> {
 
     fn accounting(&self, request: &RequestState) -> Accounting {
         let Director { controller, estimates, .. } = &self.director;
-        let plain = estimates.borrow().plain_ms(request.next_slot(), request.constraint.is_some());
-        let (actual, tokens) = self.spent;
+        let estimates = estimates.borrow();
+        let known = estimates.plain_ms(request.next_slot(), request.constraint.is_some()).is_some();
+        let prices = self.produced.iter().map(|(&bucket, &tokens)| estimates.price(bucket) * tokens as f64);
         Accounting {
-            actual,
-            estimated_plain: plain.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1e3 * tokens as f64)),
-            probing: Duration::from_secs_f64(controller.probing_ms() / 1e3),
+            actual: self.spent,
+            estimated_plain: known.then(|| of_millis(prices.sum())),
+            probing: of_millis(controller.probing_ms()),
         }
     }
+}
+
+/// A time that a controller reports; what is none counts as nothing.
+fn of_millis(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
+}
+
+/// The first drafter that can be asked, as deep as it and `max` allow.
+fn deepest(situation: &Situation, max: usize) -> Choice {
+    let depths = situation.seats.iter().map(|seat| seat.cap.min(max)).enumerate();
+    let asked = depths.map(|(index, depth)| Choice { source: Some(index), depth });
+    situation.allow(asked.into_iter().find(|choice| choice.depth > 0).unwrap_or(Choice::PLAIN))
 }
 
 #[cfg(test)]

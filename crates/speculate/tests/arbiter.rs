@@ -189,3 +189,17 @@ fn frozen_choices_repeat_and_teach_nothing() {
     }
     assert_eq!(*set.estimates.borrow(), known);
 }
+
+#[test]
+fn exact_rounds_draft_as_deep_as_they_may_and_teach_nothing() {
+    let request = Request { exact: Some(foretoken_speculate::EXACT_WIDTH), ..asked(40) };
+    let plain = play_set(model(), &Speculation::none(), &request).expect("the request starts");
+    for set in [vec![look_up()], vec![pairs(), look_up()]] {
+        let speculation = Speculation::new(set, THROUGHPUT);
+        let done = play_set(model(), &speculation, &request).expect("the request starts");
+        assert_eq!(done.ids, plain.ids);
+        let deepest = done.statistics.rounds.iter().map(|round| round.0).max();
+        assert!(done.statistics.accepted > 0 && deepest > Some(3), "{:?}", done.statistics);
+        assert_eq!(*speculation.estimates.borrow(), *Speculation::none().estimates.borrow());
+    }
+}

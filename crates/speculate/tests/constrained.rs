@@ -119,6 +119,9 @@ fn forced_runs_are_free_drafts() {
         .map(|token| token.id)
         .collect();
     assert!(forced.starts_with(&[4, 5, 6]), "{forced:?}");
+    let credited: usize = done.statistics.sources.iter().map(|source| source.accepted).sum();
+    let kept = done.statistics.accepted;
+    assert_eq!(credited + forced.len(), kept, "what is forced is nobody's merit");
     // A round whose drafts all come from the grammar waits once.
     let waits = done.statistics.rounds.iter().filter(|round| round.0 > 0).count();
     assert!(done.statistics.extra_waits < waits, "{} of {waits}", done.statistics.extra_waits);

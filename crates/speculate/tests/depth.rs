@@ -186,7 +186,7 @@ fn traced(happenings: &[Happening], frozen: bool) -> Trace {
     for (situation, kept, nanos, drained) in happenings {
         let choice = recorder.choose(situation);
         let made = outcome(choice, *kept, 0.0);
-        recorder.observe(&Outcome { nanos: Some(*nanos), drained: *drained, tail: kept % 3, ..made });
+        recorder.observe(&Outcome { nanos: Some(*nanos), beside: *drained, tail: kept % 3, ..made });
     }
     trace.take()
 }
@@ -251,4 +251,15 @@ fn a_broken_trace_is_an_error_that_shows_the_line() {
         assert!(error.contains(shown), "{error}");
     }
     assert!("something else".parse::<Trace>().expect_err("no trace").to_string().contains("something else"));
+}
+
+#[test]
+fn a_frozen_policy_that_knows_nothing_stays_at_its_initial_depth() {
+    let sources = vec![source("head"), source("other")];
+    let mut frozen = Throughput::new(sources, Rc::default(), INITIAL, MAX, true);
+    for kept in [0, 0, 0, 4] {
+        let choice = frozen.choose(&ahead(&[(MAX, false), (MAX, false)]));
+        assert_eq!(choice, Choice { source: Some(0), depth: INITIAL });
+        frozen.observe(&outcome(choice, kept, 5.0));
+    }
 }

@@ -58,6 +58,7 @@ fn a_failing_drafter_ends_speculation_once_and_never_the_text() {
         Fault::CommittedPanic(4),
         Fault::NanRow(0),
         Fault::NanRow(2),
+        Fault::ReadyPanic,
     ];
     for fault in faults {
         for options in
@@ -93,6 +94,17 @@ fn no_proposal_is_asked_for_after_a_fault() {
     play(target(), Some(tracker.clone()), &asked()).expect("the request starts");
     let counts = tracker.counts();
     assert_eq!((counts.proposals, counts.opened, counts.open(), counts.finished), (2, 1, 0, 0));
+}
+
+#[test]
+fn a_drafter_that_is_never_asked_fails_unnoticed() {
+    for fault in [Fault::Open, Fault::Committed(0), Fault::CommittedPanic(3)] {
+        let muted = Request::greedy(&PROMPT, TOKENS, 0);
+        let done =
+            play(target(), Some(faulty(Rc::new(PairDrafter::new(VOCABULARY)), fault)), &muted).unwrap();
+        assert_eq!((done.ids.clone(), reasons(&done)), (plain(), Vec::new()), "{fault:?}");
+        check_level(&done);
+    }
 }
 
 #[test]

@@ -258,7 +258,7 @@ mod tests {
         let twice = [Message::user("a"), Message::user("b")];
         let error = template.render(&ChatInput::new(&twice)).unwrap_err();
         assert!(matches!(&error, TextError::Raised { message } if message == "roles must alternate"));
-        assert_eq!(error.to_string(), "roles must alternate");
+        assert_eq!(error.to_string(), "the chat template refuses these messages: roles must alternate");
         let good = [Message::user("a"), Message::new("assistant", "b")];
         assert_eq!(template.render(&ChatInput::new(&good)).unwrap().text(), "ab");
     }
@@ -276,7 +276,7 @@ mod tests {
     fn h56_a_raise_inside_a_macro_is_found() {
         let source = "{% macro f() %}{{ raise_exception('no ' ~ 'way') }}{% endmacro %}{{ f() }}";
         let error = render_with(source, &[], &[]).unwrap_err();
-        assert_eq!(error.to_string(), "no way");
+        assert_eq!(error.to_string(), "the chat template refuses these messages: no way");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use values::Ids;
-use values::{depth, draft_source, drafter_kind, ids, kv_bits};
+use values::{depth, depths, draft_source, drafter_kind, ids, kv_bits};
 
 /// Runs language models on MLX and decodes faster with lossless speculation.
 #[derive(Debug, Parser)]
@@ -100,9 +100,9 @@ pub(crate) struct AuditArgs {
     /// Tokens of every answer.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: u32,
-    /// Depths to compare with plain decoding.
-    #[arg(long, value_name = "1,4,8", default_value = "1,4,8", value_parser = ids)]
-    pub(crate) depths: Ids,
+    /// Depths to compare with plain decoding; by default 1, 4 and 8, as far as the drafter goes.
+    #[arg(long, value_name = "1,4,8", value_parser = depths)]
+    pub(crate) depths: Option<Ids>,
     /// How many seeded answers are compared for each prompt and depth, besides the greedy one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seeds: u64,

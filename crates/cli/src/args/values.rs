@@ -45,6 +45,11 @@ pub(super) fn depth(text: &str) -> Result<Depth, String> {
     }
 }
 
+/// Depths, separated by commas.
+pub(super) fn depths(text: &str) -> Result<Ids, String> {
+    ids(text).map_err(|error| error.replace("a token id", "a depth"))
+}
+
 pub(super) fn ids(text: &str) -> Result<Ids, String> {
     let parts = text.split(',').map(str::trim);
     let parsed: Result<Vec<u32>, String> = match text.trim() {

@@ -6,7 +6,7 @@ mod law;
 mod parity;
 mod report;
 
-use std::process::ExitCode;
+use std::{collections::BTreeSet, process::ExitCode};
 
 use anyhow::{Result, bail};
 use foretoken_runner::{FailureKind, Runner, RunnerError};
@@ -29,6 +29,9 @@ const PROMPTS: [&str; 3] = [
     "Write a Python function that returns the n-th Fibonacci number.",
     "List five fruits and one colour for each.",
 ];
+
+/// Depths for users who name none, as far as the drafter goes.
+const DEPTHS: [usize; 3] = [1, 4, 8];
 
 /// What is compared, for a model without a tokenizer.
 const ID_PROMPTS: [[u32; 6]; 2] = [[1, 2, 3, 4, 5, 6], [7, 3, 7, 3, 7, 3]];
@@ -73,7 +76,10 @@ fn plan(args: &AuditArgs, known: &Known, prompts: Vec<Vec<u32>>) -> Result<Plan>
     let Some((name, most)) = known.drafter else {
         bail!("there is no drafter to audit; name one with --draft or --drafter");
     };
-    let depths: Vec<usize> = args.depths.0.iter().map(|&depth| depth as usize).collect();
+    let depths: Vec<usize> = match &args.depths {
+        Some(depths) => depths.0.iter().map(|&depth| depth as usize).collect(),
+        None => DEPTHS.iter().map(|&depth| depth.min(most)).collect::<BTreeSet<_>>().into_iter().collect(),
+    };
     if depths.is_empty() {
         return Err(Usage::new("--depths: expected at least one depth, got none").into());
     }

@@ -36,6 +36,8 @@ pub(crate) struct Position {
     /// The mean over whole texts, and how many they were.
     pub(crate) typical: f64,
     pub(crate) texts: f64,
+    /// Whether the present text has taught anything.
+    pub(crate) judged: bool,
 }
 
 /// The chance of a draft, and the highest one that the outcomes leave believable.
@@ -49,6 +51,7 @@ impl Position {
     /// Takes an outcome in. Returns whether the text has changed.
     fn learn(&mut self, kept: bool, now: u64) -> bool {
         let outcome = f64::from(u8::from(kept));
+        self.judged = true;
         if self.count == 0.0 {
             *self = Self { mean: outcome, count: 1.0, recent: outcome, at: now, ..*self };
             return false;
@@ -73,8 +76,12 @@ impl Position {
 }
 
 impl Position {
-    /// Half of what is expected of a new text is what the last one was like, and half what texts are like.
+    /// Half of what is expected of a new text is what the last one was like, and half what texts are like. A
+    /// text that drafted nothing is no text.
     fn another_text(&mut self) {
+        if !std::mem::take(&mut self.judged) {
+            return;
+        }
         if self.count > EARLIER {
             self.texts = (self.texts + 1.0).min(TEXTS);
             self.typical += (self.mean - self.typical) / self.texts;
@@ -174,6 +181,22 @@ mod tests {
         assert!((0.3..0.6).contains(&mean), "four good texts and a bad one: {mean}");
         learn(&mut acceptance, 1, 200..206);
         assert!(acceptance.positions[0].mean > 0.6, "and six rounds are enough to think again");
+    }
+
+    #[test]
+    fn texts_without_drafts_leave_everything_as_it_was() {
+        let mut acceptance = Acceptance::default();
+        for round in 0..40 {
+            acceptance.learn(1, false, round);
+        }
+        acceptance.another_text();
+        for round in 40..80 {
+            acceptance.learn(0, true, round);
+        }
+        acceptance.another_text();
+        let before = acceptance.clone();
+        (0..5).for_each(|_| acceptance.another_text());
+        assert_eq!(acceptance, before);
     }
 
     #[test]

@@ -110,6 +110,11 @@ impl Estimates {
         nearest(&self.plain, bucket).map_or_else(Cell::default, |(at, cell)| inherit(*cell, at == bucket))
     }
 
+    /// Milliseconds of a plain token, as far as it is known.
+    pub(crate) fn price(&self, bucket: Bucket) -> f64 {
+        self.plain_cell(bucket).ms.max(0.0)
+    }
+
     pub(crate) fn learn_plain(&mut self, bucket: Bucket, ms: f64) {
         let mut cell = self.plain_cell(bucket);
         cell.learn(ms, self.round);

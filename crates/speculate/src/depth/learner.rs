@@ -70,7 +70,7 @@ impl Learner {
 
     /// The round is over. Returns whether its depth was measured for the first time and should be once more.
     pub(crate) fn observe(&mut self, outcome: &Outcome) -> bool {
-        if outcome.drained {
+        if outcome.beside {
             self.before = None;
             return false;
         }

@@ -87,8 +87,8 @@ pub(super) fn write_estimates(estimates: &Estimates, out: &mut String) {
                 let _ = writeln!(out, "cost {} {} {name}", place(*bucket), numbers(cell));
             }
         }
-        for Position { mean, count, recent, at, typical, texts } in &source.acceptance.positions {
-            let _ = writeln!(out, "position {mean} {count} {recent} {at} {typical} {texts} {name}");
+        for Position { mean, count, recent, at, typical, texts, judged } in &source.acceptance.positions {
+            let _ = writeln!(out, "position {mean} {count} {recent} {at} {typical} {texts} {judged} {name}");
         }
     }
     for ((name, depth), BackOff { last, pause }) in &ledger.tries {
@@ -144,7 +144,7 @@ fn read_source(kind: &str, fields: &mut Fields<'_>, into: &mut Estimates) -> Opt
         "position" => {
             let (mean, count, recent) = (fields.share()?, fields.number()?, fields.share()?);
             let (at, typical, texts) = (fields.next()?, fields.share()?, fields.number()?);
-            let position = Position { mean, count, recent, at, typical, texts };
+            let position = Position { mean, count, recent, at, typical, texts, judged: fields.next()? };
             let positions = &mut into.sources.get_mut(&fields.rest())?.acceptance.positions;
             positions.push(position);
             return (positions.len() <= DEEPEST).then_some(());

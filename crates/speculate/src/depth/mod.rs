@@ -13,6 +13,7 @@ mod throughput;
 mod trace;
 
 pub use clock::{Clock, ScriptedClock, SystemClock};
+pub(crate) use estimates::Bucket;
 pub use estimates::Estimates;
 pub(crate) use fixed::Fixed;
 pub use throughput::Throughput;
@@ -116,8 +117,9 @@ pub struct Outcome {
     pub tokens: usize,
     /// How long the round took, in nanoseconds; `None` when no clock was read.
     pub nanos: Option<u64>,
-    /// Whether the round only brought in a plain token that was already under way.
-    pub drained: bool,
+    /// Whether the round says nothing about the choice: it only brought in a plain token that was already under
+    /// way, or a grammar made the proposal.
+    pub beside: bool,
 }
 
 /// Chooses source and depth of each round from what the rounds before it did.

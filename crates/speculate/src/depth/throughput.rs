@@ -168,7 +168,7 @@ impl Throughput {
         }
         self.script = None;
         if self.learner.is_frozen() {
-            self.settled = self.best(&arms).choice;
+            self.settled = self.unmeasured(&arms, bucket).unwrap_or_else(|| self.best(&arms).choice);
             return self.settled;
         }
         self.script = self.first_rounds(&arms, bucket);
@@ -176,6 +176,16 @@ impl Throughput {
             Some(script) => script.choice,
             None => self.settle(&arms),
         }
+    }
+
+    /// Without plain rounds nothing can be compared: the first source at its initial depth.
+    fn unmeasured(&self, arms: &[Arm], bucket: Bucket) -> Option<Choice> {
+        if self.learner.estimates.borrow().plain_cell(bucket).known() {
+            return None;
+        }
+        let first = arms.iter().find_map(|arm| arm.choice.source)?;
+        let own = arms.iter().filter(|arm| arm.choice.source == Some(first));
+        own.map(|arm| arm.choice).take_while(|choice| choice.depth <= self.initial).last()
     }
 
     /// Takes the best choice, or tries another.
@@ -200,7 +210,9 @@ impl Throughput {
         let now = estimates.round;
         if choice.source != self.settled.source {
             // The way back is paid in a round that is no probe any more.
-            estimates.ledger.spend(SWITCH * arms[0].cost);
+            let switch = SWITCH * arms[0].cost;
+            estimates.ledger.spend(switch);
+            self.probing_ms += switch;
         }
         estimates.ledger.open(self.learner.name(choice), choice.depth, now);
         choice
@@ -242,7 +254,7 @@ impl Controller for Throughput {
 
     fn observe(&mut self, outcome: &Outcome) {
         let again = self.learner.observe(outcome);
-        let Some(script) = self.script.as_mut().filter(|_| !outcome.drained) else {
+        let Some(script) = self.script.as_mut().filter(|_| !outcome.beside) else {
             return;
         };
         script.left = script.left.saturating_sub(1) + usize::from(again);

@@ -116,8 +116,8 @@ fn write_round(round: &Traced, out: &mut String) {
     let _ = write!(out, " {} {}", optional(&choice.source), choice.depth);
     if let Some(o) = outcome {
         let nanos = optional(&o.nanos);
-        let Outcome { drafted, accepted, tail, rejected, tokens, drained, .. } = o;
-        let _ = write!(out, " {drafted} {accepted} {tail} {rejected} {tokens} {nanos} {drained}");
+        let Outcome { drafted, accepted, tail, rejected, tokens, beside, .. } = o;
+        let _ = write!(out, " {drafted} {accepted} {tail} {rejected} {tokens} {nanos} {beside}");
     }
     out.push('\n');
 }
@@ -183,7 +183,7 @@ fn read_round(fields: &mut Fields<'_>, sources: usize) -> Option<Traced> {
             rejected: fields.next()?,
             tokens: fields.next()?,
             nanos: fields.maybe()?,
-            drained: fields.next()?,
+            beside: fields.next()?,
         }),
     };
     fields.end()?;

@@ -4,8 +4,8 @@ use foretoken_cache::CacheSet;
 use foretoken_model_base::{DraftVocabulary, Model};
 use mlx_rs::Array;
 
-use super::{Plan, build::wait_for_drafts};
-use crate::{DraftError, DraftSink, Result, accept::Engine, audience::Audience, session::Lent};
+use super::Plan;
+use crate::{DraftError, DraftSink, SpeculateError, audience::Audience, session::Lent};
 
 type Drafted<T> = std::result::Result<T, DraftError>;
 
@@ -16,8 +16,6 @@ pub(super) struct Asked<'a> {
     pub(super) own: &'a mut Option<CacheSet>,
     pub(super) others: &'a mut Vec<Option<CacheSet>>,
     pub(super) current: u32,
-    /// Waits for draft ids that a tail follows.
-    pub(super) tail_waits: usize,
 }
 
 impl Asked<'_> {
@@ -36,28 +34,28 @@ impl Asked<'_> {
         hearing.propose(self.model, Lent { target, tokens, own }, (self.current, None), &mut limited)
     }
 
-    /// Asks another session for what may follow, once the ids are known. What a session that fails here has
-    /// offered is only a tail of certain tokens, which are judged like all others.
-    pub(super) fn tail<R: Engine>(
+    /// Asks another session for what may follow what was drafted. What a session that fails here has offered
+    /// is only a tail of certain tokens, which are judged like all others.
+    pub(super) fn tail(
         &mut self,
         (tail, most): (usize, usize),
         (target, tokens): (&CacheSet, &[u32]),
-        sink: &mut R::Sink<'_>,
-    ) -> Result<()> {
-        let drafted = match R::drafts(sink).host() {
-            Some(ids) => ids.to_vec(),
-            None => {
-                self.tail_waits += 1;
-                wait_for_drafts(R::drafts(sink))?
-            }
-        };
+        drafted: &[u32],
+        sink: &mut dyn DraftSink,
+    ) {
         if let Some(hearing) = self.audience.get_mut(tail) {
             let own = hearing.owner().caches(self.own, self.others);
             let mut limited = Limited { left: most, sink };
-            let asked = (self.current, Some(&drafted[..]));
+            let asked = (self.current, Some(drafted));
             hearing.propose(self.model, Lent { target, tokens, own }, asked, &mut limited);
         }
-        Ok(())
+    }
+
+    /// A failed evaluation leaves rows in flight unknown, also those that drafting has only built.
+    pub(super) fn poison(&mut self, target: &mut CacheSet, error: SpeculateError) -> SpeculateError {
+        let own = self.own.iter_mut().chain(self.others.iter_mut().flatten());
+        std::iter::once(target).chain(own).for_each(|set| set.poison(error.to_string()));
+        error
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     accept::{Engine, Verdict, continuations},
     audience::Audience,
     lazy::Lazy,
-    sink::{Desk, Drafts},
+    sink::Desk,
 };
 
 /// Everything the wait brings.
@@ -50,7 +50,7 @@ pub(super) fn build<R: Engine>(
     let room = plan.room + plan.tail.map_or(0, |(_, more)| more);
     let mut sink = rule.sink(Desk { sampler, history, stream, room });
     let first = forced_first(constraint, plan.room, sampler.vocabulary())?;
-    let mut asked = Asked { model, audience, own, others, current, tail_waits: 0 };
+    let (mut asked, mut waits) = (Asked { model, audience, own, others, current }, 0);
     if !first.is_empty() {
         sink.known(&first).map_err(walk::refused)?;
     } else if !asked.head(plan, (target, history.ids()), &mut sink) {
@@ -58,15 +58,17 @@ pub(super) fn build<R: Engine>(
         drop(sink);
         sink = rule.sink(Desk { sampler, history, stream, room: 0 });
     }
-    let head = R::drafts(&sink).count();
+    // What the grammar forces is nobody's draft.
+    let head = if first.is_empty() { R::drafts(&sink).count() } else { 0 };
     if let Some(tail) = plan.tail.filter(|_| first.is_empty() && head > 0) {
-        asked.tail::<R>(tail, (target, history.ids()), &mut sink)?;
+        let drafted = known::<R>(&sink, &mut waits).map_err(|err| asked.poison(target, err))?;
+        asked.tail(tail, (target, history.ids()), &drafted, &mut sink);
     }
-    let tail_waits = asked.tail_waits;
     let mut built = Walked { forced: 0..first.len(), ..Walked::default() };
     if let Some(constraint) = constraint.as_mut() {
         let is_end = |id| ends.binary_search(&id).is_ok();
-        built = walk_drafts::<R>(&mut sink, constraint.as_mut(), first.len(), is_end)?;
+        let drafted = known::<R>(&sink, &mut waits).map_err(|err| asked.poison(target, err))?;
+        built = walk_drafts::<R>(&mut sink, constraint.as_mut(), (&drafted, first.len()), is_end)?;
     }
     let ids = R::drafts(&sink).ids().cloned();
     let count = 1 + R::drafts(&sink).count();
@@ -88,9 +90,7 @@ pub(super) fn build<R: Engine>(
     };
     let rows = RowFacts::of(&logits, &law, margin.as_ref(), report)?;
     let states = audience.wants_hidden().then_some(states);
-    let Walked { forced, extra_waits, .. } = built;
-    let extra_waits = extra_waits + tail_waits;
-    Ok(Built { facts: verdict.with(rows), states, forced, head, extra_waits, lead })
+    Ok(Built { facts: verdict.with(rows), states, forced: built.forced, head, extra_waits: waits, lead })
 }
 
 /// Where the current token stands.
@@ -156,7 +156,6 @@ struct Walked {
     /// Ids that may follow each row `[1+n,V]` bool.
     allowed: Option<Array>,
     forced: Range<usize>,
-    extra_waits: usize,
 }
 
 /// Masks every row, drops what follows a draft that cannot be accepted, and lengthens a proposal that fits
@@ -164,19 +163,11 @@ struct Walked {
 fn walk_drafts<R: Engine>(
     sink: &mut R::Sink<'_>,
     constraint: &mut dyn Constraint,
-    forced_first: usize,
+    (ids, forced_first): (&[u32], usize),
     is_end: impl Fn(u32) -> bool,
 ) -> Result<Walked> {
-    let mut extra_waits = 0;
-    let ids = match R::drafts(sink).host() {
-        Some(ids) => ids.to_vec(),
-        None => {
-            extra_waits = 1;
-            wait_for_drafts(R::drafts(sink))?
-        }
-    };
     let (room, vocabulary) = (sink.room(), R::drafts(sink).vocabulary());
-    let walk = walk::walk(constraint, &ids, room, vocabulary, is_end)?;
+    let walk = walk::walk(constraint, ids, room, vocabulary, is_end)?;
     let mut forced = 0..forced_first;
     if walk.judged < ids.len() {
         R::cut(sink, walk.judged)?;
@@ -185,14 +176,20 @@ fn walk_drafts<R: Engine>(
         let start = if forced_first == ids.len() { 0 } else { ids.len() };
         forced = start..ids.len() + walk.tail.len();
     }
-    Ok(Walked { allowed: Some(walk.allowed()), forced, extra_waits })
+    Ok(Walked { allowed: Some(walk.allowed()), forced })
 }
 
-/// The grammar's own wait, see the crate's invariants: the only place besides the round's that reads ids.
-pub(super) fn wait_for_drafts(drafts: &Drafts<'_>) -> Result<Vec<u32>> {
-    match drafts.ids() {
-        Some(ids) => host_ids(ids),
-        None => Ok(Vec::new()),
+/// The ids drafted so far. Lazy ones are waited for, see the crate's invariants: the only place besides the
+/// round's wait that reads ids.
+fn known<R: Engine>(sink: &R::Sink<'_>, waits: &mut usize) -> Result<Vec<u32>> {
+    let drafts = R::drafts(sink);
+    match (drafts.host(), drafts.ids()) {
+        (Some(ids), _) => Ok(ids.to_vec()),
+        (None, Some(ids)) => {
+            *waits += 1;
+            host_ids(ids)
+        }
+        (None, None) => Ok(Vec::new()),
     }
 }
 

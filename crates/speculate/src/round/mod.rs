@@ -40,6 +40,8 @@ pub(crate) struct Round {
     pub(crate) rejected: bool,
     /// How many of the drafts came before the tail.
     pub(crate) head: usize,
+    /// Whether a grammar made the whole proposal, and no session was asked.
+    pub(crate) forced: bool,
     /// Waits beyond the round's own.
     pub(crate) extra_waits: usize,
     /// Why the next call must fail: the tokens of this round precede the fault.
@@ -78,7 +80,8 @@ pub(crate) fn round<R: Engine>(
             request.target.commit(lead + 1 + outcome.kept)?;
             if outcome.unsound {
                 let reason = "a draft row is not finite; check the drafter's weights";
-                plan.source
+                let tail = plan.tail.map(|(tail, _)| tail).filter(|_| outcome.accepted >= head);
+                tail.or(plan.source)
                     .and_then(|s| audience.get_mut(s))
                     .into_iter()
                     .for_each(|h| h.fail(request, reason));
@@ -91,6 +94,7 @@ pub(crate) fn round<R: Engine>(
         accepted: outcome.accepted,
         rejected: outcome.rejected,
         head: head.min(verdict.ids.len()),
+        forced: head == 0 && forced.start == 0 && !forced.is_empty(),
         tokens: outcome.tokens,
         extra_waits,
         failure,

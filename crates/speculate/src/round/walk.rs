@@ -89,7 +89,8 @@ impl Steps<'_> {
         }
         let tail = match room {
             0 => Vec::new(),
-            _ => forced(self.constraint, room, self.vocabulary)?,
+            // The mask says what is wrong there.
+            _ => forced(self.constraint, room, self.vocabulary).or_else(|error| self.only_guessed(error))?,
         };
         for id in tail {
             walk.tail.push(id);
@@ -103,6 +104,19 @@ impl Steps<'_> {
         Ok(())
     }
 
+    /// What may follow. Behind a draft a grammar may find that nothing can: the answer ends there with an
+    /// error if it comes that far, and not because of a guess.
+    fn mask(&mut self) -> Result<TokenMask> {
+        let mut mask = TokenMask::all(self.vocabulary);
+        let masked = self.constraint.mask(&mut mask).map(|()| mask);
+        masked.or_else(|error| self.only_guessed(error.into()).map(|()| TokenMask::none(self.vocabulary)))
+    }
+
+    /// An error counts only where the answer already is.
+    fn only_guessed<T: Default>(&self, error: SpeculateError) -> Result<T> {
+        if self.taken > 0 { Ok(T::default()) } else { Err(error) }
+    }
+
     /// Masks the row before `id` and moves past it, if it is allowed.
     fn step(&mut self, id: u32, walk: &mut Walk) -> Result<bool> {
         let mask = self.mask()?;
@@ -113,12 +127,6 @@ impl Steps<'_> {
             self.taken += 1;
         }
         Ok(allowed)
-    }
-
-    fn mask(&mut self) -> Result<TokenMask> {
-        let mut mask = TokenMask::all(self.vocabulary);
-        self.constraint.mask(&mut mask)?;
-        Ok(mask)
     }
 }
 

@@ -136,7 +136,7 @@ fn draining_records_the_token_under_way() {
 fn finishing_takes_the_token_under_way_back() {
     let mut case = case(Rc::new(PairDrafter::new(V)), &[0]);
     let run = case.decoder.next(&mut case.request, 10).unwrap();
-    assert!(case.decoder.plain.is_ahead());
+    assert!(case.decoder.plain.is_pending());
     assert_eq!(run.tokens[0].id, answer()[0]);
     case.finish();
 }
@@ -147,7 +147,7 @@ fn an_end_token_costs_no_forward_ahead() {
     case.request.ends = vec![answer()[0]];
     let before = case.target.forwards();
     case.decoder.next(&mut case.request, 10).unwrap();
-    assert!(!case.decoder.plain.is_ahead());
+    assert!(!case.decoder.plain.is_pending());
     // The scripted target runs while it is built; a lazy one would not have been computed.
     assert_eq!(case.target.forwards() - before, 2);
     assert_eq!(case.decoder.drain(&mut case.request).unwrap(), None);

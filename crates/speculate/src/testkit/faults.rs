@@ -20,6 +20,8 @@ pub enum Fault {
     Committed(usize),
     /// This committed run panics.
     CommittedPanic(usize),
+    /// Every answer to whether there is anything to offer panics.
+    ReadyPanic,
     /// This proposal begins with a row that is not a number.
     NanRow(usize),
     /// `settle` panics.
@@ -90,6 +92,13 @@ impl DraftSession for Faulty {
             Fault::Propose(at) if at == asked => Err(broken()),
             Fault::ProposePanic(at) if at == asked => panic!("scripted panic"),
             _ => Ok(()),
+        }
+    }
+
+    fn ready(&self, tokens: &[u32]) -> Option<usize> {
+        match self.fault {
+            Fault::ReadyPanic => panic!("scripted panic"),
+            _ => self.inner.ready(tokens),
         }
     }
 

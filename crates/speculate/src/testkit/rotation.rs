@@ -32,7 +32,7 @@ impl Controller for Rotation {
 
     fn observe(&mut self, outcome: &Outcome) {
         // What was chosen before a token that was under way is still to come.
-        if !outcome.drained {
+        if !outcome.beside {
             self.next = (self.order.next_u64() % self.choices.len() as u64) as usize;
         }
     }
