@@ -113,7 +113,8 @@ fn compare(
             against[depth].push(done.timing.decode_tokens_per_second() / speeds[0]);
         }
     }
-    let (ratio, fixed) = (median(ratios.clone()), against.iter().map(|ratios| mean(ratios)).collect::<Vec<f64>>());
+    let (ratio, fixed) =
+        (median(ratios.clone()), against.iter().map(|ratios| mean(ratios)).collect::<Vec<f64>>());
     tell(name, (&ratios, ratio, &fixed), mean(&both), answers.last());
     Ok(ratio)
 }
