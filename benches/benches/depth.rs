@@ -1,6 +1,8 @@
 //! The measuring depth policy on SmolLM2 with its sequential head: chats of at least a hundred tokens, each
 //! compared with plain decoding in A B B A order and with every fixed depth.
 //!
+//! Arguments name chats; `--estimates` shows what was learned and every round.
+//!
 //! One runner serves all chats, as it would for a user: what it measured on one chat it knows on the next.
 
 use std::rc::Rc;
@@ -50,6 +52,9 @@ fn main() -> Result<()> {
         both: both.with_drafters(vec![drafter.clone(), look_up], None)?,
     };
     let mut ratios = Vec::new();
+    let asked: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let wanted = |name: &str| asked.iter().any(|a| "depth".contains(a.as_str()) || name.contains(a.as_str()));
+    chats.retain(|(name, ..)| asked.is_empty() || wanted(name));
     for (name, prompt, tokens) in &chats {
         ratios.push(compare(&model, &drafter, &mut measuring, (name, prompt, *tokens))?);
     }
@@ -115,6 +120,10 @@ fn compare(
     }
     let (ratio, fixed) =
         (median(ratios.clone()), against.iter().map(|ratios| mean(ratios)).collect::<Vec<f64>>());
+    if std::env::args().any(|a| a == "--estimates") {
+        eprintln!("{:?}", measuring.head.estimates().borrow());
+        answers.iter().for_each(|done| eprintln!("{:?}", done.statistics.rounds));
+    }
     tell(name, (&ratios, ratio, &fixed), mean(&both), answers.last());
     Ok(ratio)
 }

@@ -189,8 +189,9 @@ impl Speculation {
         let at = request.target.offset();
         let mut hearings = Vec::new();
         for (index, drafter) in self.drafters.iter().enumerate() {
-            let (owner, asked) = (self.owner(index, request), self.may_ask(index));
-            if asked && self.policy != DraftPolicy::Constant(0) || owner != Owner::Nobody {
+            let owner = self.owner(index, request);
+            let asked = self.may_ask(index) && self.policy != DraftPolicy::Constant(0);
+            if asked || owner != Owner::Nobody {
                 let hearing = Hearing::open(drafter.as_ref(), at, owner);
                 hearings.push(if asked { hearing } else { hearing.muted() });
             }

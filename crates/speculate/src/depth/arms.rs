@@ -11,7 +11,8 @@ use super::{
 const UNKNOWN_COST: f64 = 1.3;
 /// How much less than measured plain decoding may cost, at best.
 const PLAIN_HOPE: f64 = 0.9;
-/// Tokens that a tail is assumed to add before it was tried.
+/// Tokens that a tail is assumed to add before it was tried: half a token is worth a try, and not a second one
+/// if it proves wrong.
 const PRIOR_TAIL: f64 = 0.5;
 
 /// One possible choice with what it promises.

@@ -19,6 +19,13 @@ pub(crate) const HALF_LIFE: f64 = 256.0;
 /// How many measurements the other depths count for: costs rarely jump from one depth to the next, single
 /// measurements often do.
 const LEANING: f64 = 2.0;
+/// A measurement is never forgotten beyond this: even an old one says more than none.
+const LEAST_SAMPLES: f64 = 0.5;
+/// No round is believed to cost less than this share of what was measured.
+const LOWEST: f64 = 0.5;
+/// The share of the only measured depth's cost that a far shallower one has at least: a forward of one row is
+/// most of a forward of several.
+const SHALLOWEST: f64 = 0.2;
 /// Growth per draft, relative to a round's cost, while only one depth was measured and plain was not.
 const PRIOR_SLOPE: f64 = 0.05;
 
@@ -79,8 +86,8 @@ impl Cell {
 
     /// The lowest cost that the measurements leave believable.
     fn low(&self, now: u64) -> f64 {
-        let samples = (self.samples * freshness(now.saturating_sub(self.at))).max(0.5);
-        self.ms * (1.0 - OPTIMISM * SPREAD / samples.sqrt()).max(0.5)
+        let samples = (self.samples * freshness(now.saturating_sub(self.at))).max(LEAST_SAMPLES);
+        self.ms * (1.0 - OPTIMISM * SPREAD / samples.sqrt()).max(LOWEST)
     }
 }
 
@@ -168,7 +175,7 @@ fn estimate(points: &[Point], slope: f64, depth: f64) -> Cost {
         Some(at) if points[at].depth == depth => Cost { mean: points[at].ms, low: points[at].low },
         Some(0) => {
             let above = &points[0];
-            let mean = above.ms * (1.0 - PRIOR_SLOPE * (above.depth - depth)).max(0.2);
+            let mean = above.ms * (1.0 - PRIOR_SLOPE * (above.depth - depth)).max(SHALLOWEST);
             Cost { mean, low: mean.min(above.low) }
         }
         Some(at) => {

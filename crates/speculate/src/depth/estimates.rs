@@ -10,8 +10,11 @@ use super::{
 
 /// Contexts up to this length cost the same: attention is still small beside the weights.
 const SHORT_CONTEXT: usize = 1024;
-/// Plain rounds that must be measured before their cost is worth reporting.
-const REPORTED: f64 = 3.0;
+/// Plain rounds that must be measured before their cost is worth reporting, and before a model counts as known:
+/// the first may meet a hiccup, and of three the middle one is right.
+pub(crate) const REPORTED: f64 = 3.0;
+/// One outcome is luck: a source must have been judged more often before it is trusted.
+const LUCK: f64 = 1.0;
 /// How many measurements an estimate counts for that was made at another context length.
 const INHERITED: f64 = 2.0;
 
@@ -83,7 +86,7 @@ impl Estimates {
     /// Whether the first drafts of a source were judged, and this share of them kept.
     pub(crate) fn kept_often(&self, source: &str, share: f64) -> bool {
         let first = self.sources.get(source).and_then(|source| source.acceptance.positions.first());
-        first.is_some_and(|first| first.count > 1.0 && first.mean >= share)
+        first.is_some_and(|first| first.count > LUCK && first.mean >= share)
     }
 
     /// Takes sources for good ones, so that tests see their tails.

@@ -2,7 +2,11 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use super::{Choice, Estimates, Outcome, Situation, Source, cost::Cell, estimates::Bucket};
+use super::{
+    Choice, Estimates, Outcome, Situation, Source,
+    cost::Cell,
+    estimates::{Bucket, REPORTED},
+};
 
 /// A first measurement this far above what neighbours suggest is taken twice: it may have met a hiccup, and
 /// a depth that seems dear is not tried again soon.
@@ -10,8 +14,6 @@ const SURPRISE: f64 = 1.25;
 /// Shorter or longer rounds than a microsecond and an hour are no measurements; costs are divided by.
 const LEAST_NANOS: u64 = 1_000;
 const MOST_NANOS: u64 = 3_600_000_000_000;
-/// Plain rounds after which a model is no longer new.
-const NEW: f64 = 3.0;
 /// Rounds that the average length of a kept tail looks back on.
 const TAIL_MEMORY: f64 = 32.0;
 
@@ -126,7 +128,7 @@ impl Learner {
             }
             None if steady => {
                 estimates.learn_plain(self.bucket, ms);
-                if estimates.plain_rounds == NEW {
+                if estimates.plain_rounds == REPORTED {
                     let plain = estimates.plain_cell(self.bucket).ms;
                     estimates.ledger.known(plain);
                 }

@@ -6,7 +6,7 @@ use super::{
     Choice, Controller, Estimates, Outcome, Situation, Source,
     arms::{Arm, Asked},
     cost::freshness,
-    estimates::Bucket,
+    estimates::{Bucket, REPORTED},
     learner::Learner,
 };
 
@@ -19,8 +19,6 @@ const CAUTION: f64 = 0.01;
 const LEAST_GAIN: f64 = 0.005;
 /// Rounds at the initial depth on a model that was never measured. The first pays for the start.
 const FIRST_DRAFTED: usize = 2;
-/// Plain rounds measured right after them: enough for the report, and cheap even where drafting pays.
-const FIRST_PLAIN: f64 = 3.0;
 /// Rounds of a probe: the first after a change is not a measurement.
 const PROBE: f64 = 2.0;
 /// The most rounds of a probe. One that costs little beside the change of source it needs goes on until it has
@@ -30,9 +28,10 @@ const LONG_PROBE: f64 = 16.0;
 const SWITCH: f64 = 0.3;
 /// The smallest price per round that the length of a probe is computed with, in plain rounds.
 const LEAST_PRICE: f64 = 0.01;
-/// A choice that was not measured for so many rounds is worth a probe however poor it looked.
+/// A choice that was not measured for so many rounds, as many as halve its certainty, is worth a probe however
+/// poor it looked.
 const STALE: u64 = 256;
-/// What such a probe is assumed to win.
+/// What such a probe is assumed to win: texts and machines change by more, but seldom.
 const STALE_GAIN: f64 = 0.05;
 /// A round longer than so many expected ones is charged no further.
 const HICCUP: f64 = 2.0;
@@ -119,7 +118,8 @@ impl Throughput {
                 return Some(Script::fixed(arm.choice, FIRST_DRAFTED));
             }
         }
-        let missing = FIRST_PLAIN - estimates.plain_rounds;
+        // Right after the first drafts: cheap even where drafting pays.
+        let missing = REPORTED - estimates.plain_rounds;
         let known = missing <= 0.0 && estimates.plain_cell(bucket).known();
         // The first plain round fills the pipeline.
         let left = missing.max(1.0) as usize + usize::from(!self.learner.follows(Choice::PLAIN));
