@@ -1,11 +1,10 @@
 //! What exact mode costs: plain and drafted answers of SmolLM2 with and without it, in turns.
 
 use anyhow::{Result, ensure};
-use foretoken_benches::{ENDS, head, median, prompt, report, runner, smollm2, token_hash};
-use foretoken_runner::{Event, FinishReason, Request, Runner};
+use foretoken_benches::{ENDS, head, median, prompt, report, runner, serve, smollm2, token_hash};
+use foretoken_runner::{Request, Runner};
 use foretoken_speculate::EXACT_WIDTH;
 use serde_json::{Map, json};
-use std::ops::ControlFlow;
 
 const TOKENS: usize = 64;
 const TURNS: usize = 3;
@@ -65,13 +64,6 @@ fn answer(runner: &mut Runner, prompt: &[u32], exact: bool) -> Result<(Vec<u32>,
         exact: exact.then_some(EXACT_WIDTH),
         ..Request::greedy(prompt)
     };
-    let mut ids = Vec::new();
-    let mut sink = |event: Event| {
-        if let Event::Token { id, .. } = event {
-            ids.push(id);
-        }
-        ControlFlow::<FinishReason>::Continue(())
-    };
-    let report = runner.generate(&request, &mut sink)?;
+    let (ids, report) = serve(runner, &request)?;
     Ok((ids, report.timing.decode_tokens_per_second()))
 }

@@ -1,11 +1,11 @@
 //! Twenty JSON schemas on SmolLM2: valid answers, equal texts with and without speculation, and the speed.
 
-use std::{ops::ControlFlow, rc::Rc, sync::Arc, time::Instant};
+use std::{rc::Rc, sync::Arc, time::Instant};
 
 use anyhow::Result;
-use foretoken_benches::{head, report, smollm2, tokenizer};
+use foretoken_benches::{head, report, serve, smollm2, tokenizer};
 use foretoken_grammar::{CompiledGrammar, JsonOptions, TokenTable, testkit::schemas};
-use foretoken_runner::{Event, FinishReason, Report, Request, Runner};
+use foretoken_runner::{FinishReason, Report, Request, Runner};
 use foretoken_sample::{SamplingOptions, Seed};
 use foretoken_speculate::DraftPolicy;
 use foretoken_text::{ChatInput, Message, Tokenizer};
@@ -89,13 +89,6 @@ impl Sum {
 }
 
 fn answer(runner: &mut Runner, request: &Request, tokenizer: &Tokenizer) -> Result<(String, Report)> {
-    let mut ids = Vec::new();
-    let mut sink = |event: Event| {
-        if let Event::Token { id, .. } = event {
-            ids.push(id);
-        }
-        ControlFlow::<FinishReason>::Continue(())
-    };
-    let report = runner.generate(request, &mut sink)?;
+    let (ids, report) = serve(runner, request)?;
     Ok((tokenizer.decode(&ids), report))
 }

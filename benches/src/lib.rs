@@ -52,9 +52,11 @@ pub fn prompt(chat: usize) -> Result<Vec<u32>> {
 
 /// A greedy answer of at most `tokens` tokens.
 pub fn answer(runner: &mut Runner, prompt: &[u32], tokens: usize) -> Result<(Vec<u32>, Report)> {
-    let mut request = Request::greedy(prompt);
-    request.max_tokens = Some(tokens);
-    request.ends = ENDS.to_vec();
+    serve(runner, &Request { max_tokens: Some(tokens), ends: ENDS.to_vec(), ..Request::greedy(prompt) })
+}
+
+/// The ids that answer a request, and the report.
+pub fn serve(runner: &mut Runner, request: &Request) -> Result<(Vec<u32>, Report)> {
     let mut ids = Vec::new();
     let mut sink = |event: Event| {
         if let Event::Token { id, .. } = event {
@@ -62,7 +64,7 @@ pub fn answer(runner: &mut Runner, prompt: &[u32], tokens: usize) -> Result<(Vec
         }
         ControlFlow::Continue(())
     };
-    let report = runner.generate(&request, &mut sink)?;
+    let report = runner.generate(request, &mut sink)?;
     Ok((ids, report))
 }
 

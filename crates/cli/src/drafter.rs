@@ -1,4 +1,4 @@
-//! From `--draft` and `--drafter` to a drafter.
+//! From `--draft`, `--drafter` and `--depth` to drafters and a policy.
 
 use std::{
     path::{Path, PathBuf},

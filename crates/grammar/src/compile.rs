@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
 };
 
@@ -27,7 +27,7 @@ const STACK: usize = 1 << 30;
 pub struct CompiledGrammar {
     table: TokenTable,
     /// A matcher at the beginning; every answer works on a copy of its own.
-    fresh: Mutex<Matcher>,
+    fresh: Arc<Mutex<Matcher>>,
     kind: &'static str,
 }
 
@@ -89,16 +89,15 @@ impl CompiledGrammar {
         if first.is_zero() {
             return Err(unsupported("no answer can match it with this model's tokens".into()));
         }
-        Ok(Self { table: table.clone(), fresh: Mutex::new(fresh), kind })
+        Ok(Self { table: table.clone(), fresh: Arc::new(Mutex::new(fresh)), kind })
     }
 }
 
 impl Grammar for CompiledGrammar {
     fn begin(&self) -> foretoken_sample::Result<Box<dyn Constraint>> {
-        let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        let matcher = fresh.deep_clone();
-        match matcher.get_error() {
-            None => Ok(Box::new(Place::new(matcher, self.table.ends()))),
+        let place = Place::new(Arc::clone(&self.fresh), self.table.ends());
+        match place.error() {
+            None => Ok(Box::new(place)),
             Some(error) => Err(SampleError::Constraint {
                 what: "grammar",
                 expected: "one that can begin an answer".into(),

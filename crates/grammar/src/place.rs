@@ -1,5 +1,7 @@
 //! One answer's place in a grammar.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use foretoken_sample::{Constraint, Result, SampleError, TokenMask};
 use llguidance::Matcher;
 
@@ -8,8 +10,8 @@ use crate::compile::short;
 /// A matcher, and the end token that closed it if one did.
 pub(crate) struct Place {
     matcher: Matcher,
-    /// The same at the beginning of the answer.
-    fresh: Matcher,
+    /// The grammar's own one, which stays at the beginning.
+    fresh: Arc<Mutex<Matcher>>,
     ends: Box<[u32]>,
     /// Tokens passed, end tokens apart.
     passed: Vec<u32>,
@@ -18,8 +20,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(matcher: Matcher, ends: &[u32]) -> Self {
-        Self { fresh: matcher.deep_clone(), matcher, ends: ends.into(), passed: Vec::new(), closed: 0 }
+    pub(crate) fn new(fresh: Arc<Mutex<Matcher>>, ends: &[u32]) -> Self {
+        Self { matcher: beginning(&fresh), fresh, ends: ends.into(), passed: Vec::new(), closed: 0 }
+    }
+
+    /// Why the matcher cannot go on, if it cannot.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.matcher.get_error()
     }
 
     /// Whether the answer may end here.
@@ -43,13 +50,13 @@ impl Place {
         if steps == 0 && !self.matcher.is_error() || self.matcher.rollback(steps).is_ok() {
             return Ok(());
         }
-        self.matcher = self.fresh.deep_clone();
+        self.matcher = beginning(&self.fresh);
         self.passed.iter().try_for_each(|&id| self.matcher.consume_token(id).map_err(broken))
     }
 
     /// A matcher stops by itself where its grammar is complete, or because of an error.
     fn complete(&self) -> Result<()> {
-        match self.matcher.get_error() {
+        match self.error() {
             Some(error) => Err(broken(error)),
             None => Ok(()),
         }
@@ -134,6 +141,11 @@ impl Constraint for Place {
             _ => Ok(Vec::new()),
         }
     }
+}
+
+/// A matcher of one's own at the beginning of an answer.
+fn beginning(fresh: &Mutex<Matcher>) -> Matcher {
+    fresh.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
 }
 
 fn broken(error: impl std::fmt::Display) -> SampleError {

@@ -4,14 +4,11 @@
 
 use foretoken_grammar::{
     CompiledGrammar, JsonOptions, TokenTable,
-    testkit::{json_tokens, schemas},
+    testkit::{LONGEST_ANSWER, json_tokens, schemas},
 };
 use foretoken_sample::{Constraint, Grammar, SplitMix64, TokenMask};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-/// Answers longer than this count as unfinished.
-const LONGEST: usize = 600;
 
 fn table() -> (TokenTable, u32) {
     let tokens = json_tokens();
@@ -44,7 +41,7 @@ fn walk(grammar: &CompiledGrammar, seed: u64) -> Option<Vec<u32>> {
     let mut below = |n: usize| (numbers.next_u64() % n as u64) as usize;
     let mut place = grammar.begin().unwrap();
     let mut ids: Vec<u32> = Vec::new();
-    while ids.len() < LONGEST {
+    while ids.len() < LONGEST_ANSWER {
         let forced = place.forced().unwrap();
         for (steps, &id) in forced.iter().enumerate() {
             assert!(allowed(place.as_mut(), vocabulary).contains(&id), "{id} forced after {:?}", text(&ids));

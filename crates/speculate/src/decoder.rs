@@ -197,7 +197,7 @@ pub struct Run {
     pub drafted: usize,
     /// Proposed tokens that were accepted, an end token included.
     pub accepted: usize,
-    /// Why speculation ended in this round, said once.
+    /// Which drafters ended in this round and why, each said once.
     pub speculation_ended: Option<String>,
 }
 

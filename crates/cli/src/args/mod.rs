@@ -26,7 +26,8 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
     /// Log probabilities of a given sequence.
     Score(ScoreArgs),
-    /// Check that speculation changes nothing: parity of texts, and a test of the distribution.
+    /// Check that speculation changes nothing: parity of texts, and a test of the distribution. Look-ups draft
+    /// where no head is found.
     Audit(AuditArgs),
     /// Facts about a model, its weights, the devices and the libraries in use.
     Inspect(InspectArgs),
